@@ -1,0 +1,35 @@
+# make demo: from nothing to a trained model.    make test: every test.    make clean: removes the environment.
+PYTHON ?= python3
+VENV ?= .venv
+
+.PHONY: demo test install clean
+
+demo: $(VENV)/.installed
+	$(VENV)/bin/t5xpg demo
+
+test: $(VENV)/.beam $(VENV)/.hf
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/python -m pytest tests --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+install: $(VENV)/.installed
+
+# Exactly the versions that were tested; `pip install t5xpg` alone takes the newest.
+$(VENV)/.installed: setup.py constraints.txt
+	@echo "Installing into $(VENV) (about 2 minutes and 3.5 GB) …"
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+# For one test, and large: apart, so that the demo does without.
+$(VENV)/.beam: $(VENV)/.installed tests/beam.txt
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/beam.txt
+	@touch $@
+
+# PyTorch, to compare with. On Linux the registry's build brings 3 GB of CUDA libraries; where pip is told of a CPU build
+# (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL), it takes that.
+$(VENV)/.hf: $(VENV)/.installed
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV)

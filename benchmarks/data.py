@@ -1,0 +1,246 @@
+"""How fast text becomes batches: this package beside the generator that it began as, on one corpus, in one run.
+
+    python benchmarks/data.py [FILE.jsonl]
+
+Prints tables in GitHub's markdown: rows out of the files; packed examples of span corruption (512 tokens of inputs, 114
+of targets, bytes) out of the whole pipeline, and out of SeqIO's offline cache; and the peak memory of processes that
+read the corpus, and ten times the corpus, once. CPU time is user and system time of all threads; it can be compared
+on a busy machine too. Without FILE it makes its own text. Takes about two minutes on two quiet cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+LENGTHS = {"inputs": 512, "targets": 114}
+ROWS_A_BATCH, EXAMPLES_A_BATCH = 128, 64
+SEED = 0
+
+
+# ---- The corpus ----
+
+
+def make_corpus(path: str, rows: int, source: str | None) -> None:
+    """Writes `rows` rows: those of `source` over and over, or made-up {"text"} of about 700 bytes."""
+    lines = list(given_lines(source)) if source else list(made_up_lines(min(rows, 20_000)))
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(lines[row % len(lines)] + "\n" for row in range(rows))
+
+
+def given_lines(path: str) -> Iterator[str]:
+    with open(path, encoding="utf-8") as file:
+        yield from (line.rstrip("\n") for line in file if not line.isspace())
+
+
+def made_up_lines(rows: int) -> Iterator[str]:
+    rng = random.Random(SEED)
+    words = ["".join(rng.choices("etaoinshrdlucm", k=rng.randrange(2, 11))) for _ in range(5000)]
+    for _ in range(rows):
+        yield json.dumps({"text": " ".join(rng.choices(words, k=rng.randrange(20, 180)))})
+
+
+# ---- The first t5xpg ----
+
+
+def seed_rows(path: str) -> Iterator[str]:
+    while True:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                yield json.loads(line)["text"]
+
+
+def seed_dataset(split: str, shuffle_files: bool, seed: int | None = None, *, path: str):
+    import tensorflow as tf
+
+    del split, shuffle_files, seed  # it knew neither shuffling nor seeds
+    texts = tf.TensorSpec([], tf.string)
+    return tf.data.Dataset.from_generator(functools.partial(seed_rows, path), output_signature=texts)
+
+
+def add_seed_task(path: str) -> None:
+    """Its task, with what it lacked to be trained on: the feature "inputs", and sentinels that are not text."""
+    import seqio
+    from t5.data import preprocessors
+
+    from t5xpg import tasks
+
+    empty = {"inputs": None, "targets": None}
+    vocabulary = seqio.ByteVocabulary(extra_ids=100)
+    seqio.TaskRegistry.add(
+        "seed",
+        source=seqio.FunctionDataSource(functools.partial(seed_dataset, path=path), splits=["train"]),
+        preprocessors=[
+            functools.partial(tasks.target_to_key, key_map=empty, target_key="targets"),
+            seqio.preprocessors.tokenize,
+            preprocessors.span_corruption,
+            seqio.preprocessors.append_eos_after_trim,
+        ],
+        output_features={name: seqio.Feature(vocabulary, add_eos=True) for name in LENGTHS},
+    )
+
+
+# ---- This package ----
+
+
+def rows(path: str, shuffle: bool = True):
+    from t5xpg.sources import JsonlDataSource
+
+    return JsonlDataSource({"train": path}).get_dataset("train", shuffle, SEED)
+
+
+def packed_batches(task: str, use_cached: bool = False, epochs: int | None = None):
+    """What a model reads, of either task: shuffled, corrupted, packed, padded."""
+    import seqio
+
+    return seqio.get_dataset(
+        task,
+        LENGTHS,
+        dataset_split="train",
+        shuffle=True,
+        num_epochs=epochs,
+        feature_converter=seqio.EncDecFeatureConverter(pack=True),
+        use_cached=use_cached,
+        seed=SEED,
+        batch_size=EXAMPLES_A_BATCH,
+    )
+
+
+def make_cache(path: str, folder: str) -> str:
+    """Registers and caches a task over the file; returns its name."""
+    import seqio
+
+    from t5xpg import offline_cache, tasks
+
+    name = tasks.jsonl_task("cached", {"train": path}, cacheable=True)
+    offline_cache.cache_tasks([name], folder, num_shards=16)
+    seqio.set_global_cache_dirs([folder])
+    return name
+
+
+# ---- Measuring ----
+
+
+class Speed(NamedTuple):
+    a_second: float
+    cpu_us: float  # microseconds of CPU time each
+
+
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def measure(dataset, size: int, seconds: float) -> Speed:
+    """How fast elements of `size` rows or examples come, after some that fill the buffers."""
+    iterator, count = iter(dataset), 0
+    next(iterator)
+    warm = time.perf_counter() + seconds / 4
+    while time.perf_counter() < warm:
+        next(iterator)
+    start, start_cpu = time.perf_counter(), cpu_seconds()
+    while time.perf_counter() < start + seconds:
+        next(iterator)
+        count += size
+    return Speed(count / (time.perf_counter() - start), (cpu_seconds() - start_cpu) / count * 1e6)
+
+
+def compare_sources(path: str, seconds: float) -> dict[str, Speed]:
+    seed = seed_dataset("train", True, path=path)
+    ways = {
+        "the seed's generator, row by row": (seed, 1),
+        "**the seed's generator, in batches**": (seed.batch(ROWS_A_BATCH), ROWS_A_BATCH),
+        "JsonlDataSource, in the file's order": (rows(path, False).repeat().batch(ROWS_A_BATCH), ROWS_A_BATCH),
+        "JsonlDataSource, shuffled": (rows(path).repeat().batch(ROWS_A_BATCH), ROWS_A_BATCH),
+    }
+    return {name: measure(*way, seconds) for name, way in ways.items()}
+
+
+def compare_pipelines(path: str, folder: str, seconds: float) -> dict[str, Speed]:
+    from t5xpg import tasks
+
+    add_seed_task(path)
+    tasks.jsonl_task("ours", {"train": path})
+    ways = {
+        "**the seed's task**": packed_batches("seed"),
+        "jsonl_task": packed_batches("ours"),
+        "jsonl_task, cached": packed_batches(make_cache(path, folder), use_cached=True),
+    }
+    return {name: measure(way, EXAMPLES_A_BATCH, seconds) for name, way in ways.items()}
+
+
+def peak_mib(what: str, path: str) -> int:
+    """The peak memory of a process that reads the file once."""
+    command = [sys.executable, __file__, "--peak", what, path]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def print_own_peak(what: str, path: str) -> None:
+    from t5xpg import tasks
+
+    if what == "rows":
+        dataset = rows(path).batch(ROWS_A_BATCH)
+    else:
+        dataset = packed_batches(tasks.jsonl_task("ours", {"train": path}), epochs=1)
+    for _ in dataset:
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(round(peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)))
+
+
+# ---- The report ----
+
+
+def print_table(what: str, speeds: dict[str, Speed], row_bytes: float = 0) -> None:
+    """One table; the way in bold is what the others are compared with."""
+    compared = next(speed for name, speed in speeds.items() if name.startswith("**"))
+    header = [what, "a second", *(["MB/s"] if row_bytes else []), "speed", "CPU µs each", "of the CPU"]
+    print(f"\n| {' | '.join(header)} |\n|---{'|---:' * (len(header) - 1)}|")
+    for name, (a_second, cpu_us) in speeds.items():
+        megabytes = [f"{a_second * row_bytes / 1e6:.1f}"] if row_bytes else []
+        cells = [name, f"{a_second:,.0f}", *megabytes, f"{a_second / compared.a_second:.1f}×"]
+        print(f"| {' | '.join(cells)} | {cpu_us:.1f} | 1/{compared.cpu_us / cpu_us:.1f} |", flush=True)
+
+
+def report(source: str | None, corpus_rows: int, seconds: float) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path, tenfold = (os.path.join(folder, f"{name}.jsonl") for name in ("corpus", "tenfold"))
+        make_corpus(path, corpus_rows, source)
+        make_corpus(tenfold, 10 * corpus_rows, path)
+        size = os.path.getsize(path)
+        print(f"{corpus_rows:,} rows, {size / 1e6:.1f} MB; {os.cpu_count()} cores")
+        print_table("rows", compare_sources(path, seconds), size / corpus_rows)
+        print_table("packed examples", compare_pipelines(path, os.path.join(folder, "cache"), seconds))
+        print(f"\n| peak memory, MiB | {corpus_rows:,} rows | {10 * corpus_rows:,} rows |\n|---|---:|---:|")
+        for what, name in (("rows", "JsonlDataSource, shuffled"), ("packed", "jsonl_task, packed")):
+            print(f"| {name} | {peak_mib(what, path)} | {peak_mib(what, tenfold)} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", nargs="?", help="JSONL whose rows have a key 'text'")
+    parser.add_argument("--rows", type=int, default=12_000, help="SeqIO holds fewer than 10,000 in memory")
+    parser.add_argument("--seconds", type=float, default=4, help="that each way is measured for")
+    parser.add_argument("--peak", choices=["rows", "packed"], help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if args.peak:
+        with contextlib.redirect_stderr(None):
+            print_own_peak(args.peak, args.file)
+    else:
+        report(args.file, args.rows, args.seconds)
+
+
+if __name__ == "__main__":
+    main()

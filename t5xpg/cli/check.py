@@ -1,0 +1,141 @@
+"""`t5xpg check RECIPE`: everything that can be known of a run before it is started, in seconds, on either engine."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import shlex
+import sys
+from pathlib import Path
+
+from t5xpg.cli import recipe
+
+
+def register(verbs) -> None:
+    parser = verbs.add_parser(
+        "check",
+        help="check a recipe in seconds, before a run is spent on it",
+        description="Parses a recipe for train, eval or infer, resolves every name, reads the first rows of its data, "
+        "compares vocabularies, divides batch and parameters over the devices, runs one step by shapes only, and "
+        "estimates the memory. It takes the arguments of the run itself; folders and checkpoints may be left out.",
+        epilog="example: t5xpg check configs/byt5_tiny.gin FILES=corpus_{split}.jsonl BATCH_SIZE=64",
+        prefix_chars="\0",
+        add_help=False,
+    )
+    parser.add_argument("arguments", nargs="*", metavar="RECIPE.gin | NAME=VALUE | --flag=value")
+    parser.set_defaults(run=lambda args: run(parser, args.arguments))
+
+
+def run(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
+    if not arguments or {"-h", "--help"} & set(arguments):
+        parser.print_help()
+        return 0 if arguments else 2
+    from t5xpg.cli.quiet import import_tensorflow
+
+    import_tensorflow()
+    import gin
+
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    program, function = recipe.parse(arguments)
+    for name, text in describe(gin.get_bindings(function)):
+        print(f"{name:<11}{text}", flush=True)
+    to_give = [f"{name}=…" for name in recipe.not_given()]
+    print(f"{'ready':<11}{shlex.join(['t5xpg', program, *arguments])} {' '.join(to_give)}".rstrip())
+    return 0
+
+
+def describe(settings: dict):
+    """Yields (what was checked, the result), and raises ValueError at the first thing that cannot work."""
+    import jax
+
+    from t5x import utils
+
+    if restored := checkpoints_named(settings):
+        yield "restores", ", ".join(restored)
+    model, partitioner = settings["model"], settings["partitioner"]
+    configs = {name: cfg for name, cfg in settings.items() if name.endswith("dataset_cfg") and cfg is not None}
+    for name, cfg in configs.items():
+        utils.verify_matching_vocabs(cfg, model)
+        task = getattr(cfg.mixture_or_task_name, "name", cfg.mixture_or_task_name)
+        lengths = ", ".join(f"{k} {v}" for k, v in (cfg.task_feature_lengths or {}).items())
+        what = name.removesuffix("dataset_cfg").strip("_") or "data"
+        read_an_example(cfg, model)
+        yield what, f"{task}, split {cfg.split}, {lengths or 'lengths of the longest examples'}; vocabulary fits"
+    cfg = settings.get("train_dataset_cfg") or settings["dataset_cfg"]
+    layout = partitioner.get_data_layout(cfg.batch_size)
+    batch = read_spec(cfg, layout, model)
+    mesh = " × ".join(f"{size} {axis}" for axis, size in partitioner.mesh.shape.items())
+    yield "batch", f"{cfg.batch_size} on a mesh of {mesh} ({jax.devices()[0].platform})"
+
+    training = "train_dataset_cfg" in settings
+    initializer = utils.TrainStateInitializer(
+        optimizer_def=model.optimizer_def if training else None,
+        init_fn=model.get_initial_variables,
+        input_shapes={name: x.shape for name, x in batch.items()},
+        input_types={name: x.dtype for name, x in batch.items()},
+        partitioner=partitioner,
+    )
+    state = initializer.global_train_state_shape
+    count = sum(math.prod(x.shape) for x in jax.tree.leaves(state.params))
+    yield "model", f"{type(model).__name__}, {count:,} parameters"
+    step = jax.grad(lambda p, b, r: model.loss_fn(p, b, r)[0]) if training else model.predict_batch
+    jax.eval_shape(step, state.params, batch, jax.random.PRNGKey(0))
+    yield "step", f"{'loss and gradients' if training else 'prediction'} by shapes"
+    memory = memory_module()
+    parts = memory.state_parts(state, initializer.train_state_axes, partitioner.mesh, training)
+    yield "memory", memory.check_state(parts, partitioner.mesh)
+
+
+def checkpoints_named(settings: dict) -> list[str]:
+    """Returns the checkpoints, or folders of them, that the run reads; raises ValueError where one is not there."""
+    run_cfg = settings.get("checkpoint_cfg")
+    cfg = settings.get("restore_checkpoint_cfg") or (run_cfg and run_cfg.restore)
+    paths = [cfg.path] if cfg and isinstance(cfg.path, str) else list(cfg.path) if cfg else []
+    paths = [path for path in paths if path != recipe.UNGIVEN]
+    for path in paths:
+        if "://" not in path and not Path(path).is_dir():
+            raise ValueError(f"There is no checkpoint {path}; name a checkpoint_<step> folder.")
+    return paths
+
+
+def read_an_example(cfg, model) -> None:
+    """Raises ValueError where no row of the data makes an example: a run would wait for one for ever."""
+    from t5x import utils
+
+    one = dataclasses.replace(with_lengths(cfg), batch_size=1, shuffle=False)
+    ds = utils.get_dataset(one, 0, 1, model.FEATURE_CONVERTER_CLS, num_epochs=1)
+    if next(iter(ds), None) is None:
+        name = getattr(cfg.mixture_or_task_name, "name", cfg.mixture_or_task_name)
+        raise ValueError(f"Task {name}, split {cfg.split}: no row makes an example; are their texts empty?")
+
+
+def read_spec(cfg, layout, model) -> dict:
+    """Returns {feature: jax.ShapeDtypeStruct} of a global batch, as the data pipeline makes it."""
+    import jax
+
+    from t5x import utils
+
+    ds = utils.get_dataset(with_lengths(cfg), layout.shard_id, layout.num_shards, model.FEATURE_CONVERTER_CLS)
+    return {
+        name: jax.ShapeDtypeStruct((cfg.batch_size, *spec.shape[1:]), spec.dtype.as_numpy_dtype)
+        for name, spec in ds.element_spec.items()
+    }
+
+
+def with_lengths(cfg):
+    """Returns `cfg` with some lengths where it has none, as where a run takes those of the longest examples."""
+    lengths = cfg.task_feature_lengths or {"inputs": 512, "targets": 512}
+    return dataclasses.replace(cfg, task_feature_lengths=lengths)
+
+
+def memory_module():
+    """Returns the embedded engine's memory.py, by its path: an installed T5X has no such module."""
+    import importlib.util
+
+    path = Path(__file__).parent.parent / "engine" / "t5x" / "memory.py"
+    spec = importlib.util.spec_from_file_location("t5xpg_memory", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

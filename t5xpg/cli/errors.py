@@ -1,0 +1,21 @@
+"""Turns an exception into the one line a user can act on."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+
+def one_line(error: BaseException) -> str:
+    """Returns the error's own words: what a data source said inside tf.data, or else its first line."""
+    text = str(error)
+    if "tensorflow" in sys.modules:  # only there can a source's error be wrapped, and importing it takes seconds
+        from t5xpg import sources
+
+        text = sources.original_error(error) or text
+    missing = re.match(r"(\w+)/macro\.value set to `%gin\.REQUIRED`", text)
+    if missing:
+        return f"{missing[1]} is not set; add {missing[1]}=VALUE to the command line."
+    # gin appends lines that say through which configurables the error came.
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

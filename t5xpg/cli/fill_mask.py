@@ -1,0 +1,50 @@
+"""`t5xpg fill-mask`: what a masked language model puts in the place of <mask>, with JAX alone."""
+
+from __future__ import annotations
+
+import argparse
+
+EXAMPLE = """example:
+  t5xpg fill-mask runs/roberta "The season was the <mask> of his career ."
+"""
+
+
+def register(verbs) -> None:
+    """Adds the verb to what `ArgumentParser.add_subparsers` returned."""
+    parser = verbs.add_parser(
+        "fill-mask",
+        help="show a masked language model's guesses for <mask>",
+        description="Shows the likeliest tokens for each <mask> of a text, with their probabilities.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("model_dir", metavar="MODEL_DIR", help="of a run with configs/roberta_….gin or the like")
+    add("text", metavar="TEXT", nargs="+", help="each with <mask> where a token is to be guessed")
+    add("--top", type=int, default=5, metavar="N", help="guesses for each mask (5)")
+    add("--step", type=int, help="of the checkpoint (the latest)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from t5xpg.cli.quiet import import_tensorflow
+
+    import_tensorflow()
+    import seqio
+
+    from t5x.interactive_model import InteractiveModel
+    from t5xpg import inspection, mlm
+
+    restored = InteractiveModel.restore(args.model_dir, args.step, batch_size=1)
+    model, vocabulary = restored.model, restored.model.output_vocabulary
+    if not isinstance(model, mlm.EncoderOnlyModel):
+        raise ValueError(f"{args.model_dir} holds a {type(model).__name__}, not a masked language model.")
+    task = seqio.get_mixture_or_task(restored.settings["train_dataset_cfg"].mixture_or_task_name)
+    mask_id = inspection.objective_of(task).mask_token(vocabulary)
+    for text in args.text:
+        print(text)
+        guesses = mlm.fill_mask(model, restored.train_state.params, text, mask_id, args.top)
+        for number, best in enumerate(guesses, 1):
+            for token, chance in best:
+                print(f"  {number}  {chance:6.1%}  {vocabulary.decode([token])}")
+    return 0

@@ -1,0 +1,135 @@
+"""`t5xpg inspect`: what a model will see of a task; `t5xpg tasks`: what is registered. See t5xpg.inspection."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from t5xpg.cli import recipe
+
+EXAMPLE = """examples:
+  t5xpg inspect wikitext_span_corruption --html page.html
+  t5xpg inspect configs/byt5_tiny.gin FILES=corpus_{split}.jsonl
+"""
+DEFAULT_MODULE = "t5xpg.tasks"
+
+
+def register(verbs) -> None:
+    """Adds the verbs `inspect` and `tasks` to what `ArgumentParser.add_subparsers` returned."""
+    parser = verbs.add_parser(
+        "inspect",
+        help="show what a model will see of a task",
+        description="Takes a few examples apart (text, mask, inputs, targets, decoder inputs) and measures a sample:\n"
+        "lengths, padding, packing, noise, sentinels, speed, and how many steps one epoch is.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("what", nargs="+", metavar="TASK | RECIPE.gin [NAME=VALUE]", help="a task, or what `t5xpg train` would get")
+    add("--examples", type=int, default=3, metavar="N", help="how many to show (3)")
+    add("--sample", type=int, default=1000, metavar="ROWS", help="rows of the corpus to measure (1000)")
+    add("--split", help="of the task (the recipe's, or train)")
+    add("--lengths", metavar="inputs=512,targets=114", help="feature lengths (the recipe's, or 512 and what it makes)")
+    add("--html", metavar="FILE", help="also write a page to look at in a browser")
+    add("--seed", type=int, default=0, help="of the sample and its masks (0)")
+    add("--module", default=DEFAULT_MODULE, help=f"imported first, to register tasks ({DEFAULT_MODULE})")
+    parser.set_defaults(run=run_inspect)
+    parser = verbs.add_parser(
+        "tasks", help="list the tasks that are registered", description="Lists tasks and mixtures."
+    )
+    parser.add_argument("--module", default=DEFAULT_MODULE, help=f"imported first ({DEFAULT_MODULE})")
+    parser.set_defaults(run=run_tasks)
+
+
+def import_tasks(module: str) -> None:
+    from t5xpg.cli.quiet import import_tensorflow
+
+    import_tensorflow()
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # where users' modules live
+    importlib.import_module(DEFAULT_MODULE)
+    importlib.import_module(module)
+
+
+# ---- inspect ----
+
+
+def run_inspect(args: argparse.Namespace) -> int:
+    import_tasks(args.module)
+    from t5xpg import inspection, inspection_page
+    from t5xpg.cli import inspect_view
+
+    task, settings = read_target(args.what)
+    if args.lengths:
+        settings["lengths"] = parse_lengths(args.lengths)
+    if args.split:
+        settings["split"] = args.split
+    seen = inspection.inspect(task, **settings, rows=args.sample, examples=args.examples, seed=args.seed)
+    inspect_view.show(seen)
+    answers, rates = read_code(args.what, task, settings.get("lengths"))
+    inspect_view.show_code(answers, rates, seen.epoch)
+    if args.html:
+        inspection_page.write(seen, inspect_view.facts(seen), args.html, answers, () if rates is None else rates)
+        print(f"\n{args.html}: open it in a browser")
+    return 0
+
+
+def read_target(what: list[str]) -> tuple[str, dict]:
+    """Returns a task's name, and of a recipe the lengths, split, batch size and packing that it trains with."""
+    if len(what) == 1 and not what[0].endswith(".gin"):
+        return what[0], {}
+    cfg = recipe.dataset_config(what)
+    settings = {"lengths": cfg.task_feature_lengths, "split": cfg.split}
+    return cfg.mixture_or_task_name, settings | {"batch_size": cfg.batch_size, "pack": cfg.pack}
+
+
+def read_code(what: list[str], task: str, lengths: dict[str, int] | None) -> tuple[list, object]:
+    """Returns what inspect_code says of the task and of a recipe's run, and the run's learning rates (or None)."""
+    from t5xpg import inspection
+    from t5xpg.cli import inspect_code
+
+    answers, rates = inspect_code.of_data(inspection.find(task), lengths), None
+    if what[0].endswith(".gin") and (settings := train_settings()):
+        answers += inspect_code.of_training(settings)
+        rates = inspect_code.learning_rates(settings)
+    return answers, rates
+
+
+def train_settings() -> dict | None:
+    """Returns the arguments of the train program as the recipe that was read binds them; None where it binds none."""
+    import gin
+
+    from t5x import train
+
+    if not recipe.is_bound(train.train):
+        return None
+    with gin.unlock_config():  # tasks registered on the way may be configurables
+        return gin.get_bindings(train.train)
+
+
+def parse_lengths(text: str) -> dict[str, int]:
+    """{"inputs": 512, "targets": 114} of "inputs=512,targets=114"."""
+    pairs = [pair.split("=") for pair in text.split(",")]
+    if not all(len(pair) == 2 and pair[1].strip().isdigit() for pair in pairs):
+        raise ValueError(f"--lengths {text!r} is not like inputs=512,targets=114.")
+    return {name.strip(): int(length) for name, length in pairs}
+
+
+# ---- tasks ----
+
+
+def run_tasks(args: argparse.Namespace) -> int:
+    import_tasks(args.module)
+    import seqio
+
+    from t5xpg import inspection
+
+    found = [seqio.get_mixture_or_task(name) for name in (*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names())]
+    found.sort(key=lambda provider: (not hasattr(provider, "jsonl_arguments"), provider.name))
+    width = max(len(provider.name) for provider in found)
+    for provider in found:
+        about = inspection.describe(provider)
+        columns = [about[key] for key in ("source", "objective", "vocabulary", "splits") if about[key]]
+        print(f"{provider.name:{width}}  {'  |  '.join(columns)}")
+    return 0

@@ -1,0 +1,69 @@
+"""`t5xpg <verb>`: finds the verb, runs it, and turns what goes wrong into one line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+import t5xpg
+from t5xpg.cli import cache, check, demo, fill_mask, hf, inspect, prepare, programs, qa, recipes, tokenizer
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command line; returns the process's exit status."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before anything imports TensorFlow
+    if argv is None:
+        use_huge_pages(sys.argv[1:])
+    args = parse(argv)
+    try:
+        return args.run(args) or 0
+    except KeyboardInterrupt:
+        print("t5xpg: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone, as `t5xpg … | head` does
+        return 0
+    except Exception as error:
+        if os.environ.get("T5XPG_TRACEBACK"):
+            raise
+        from t5xpg.cli.errors import one_line
+
+        print(f"t5xpg: error: {one_line(error)}", file=sys.stderr)
+        return 1
+
+
+def use_huge_pages(argv: list[str]) -> None:
+    """Starts this command anew with huge pages for large blocks of memory, where it is to train.
+
+    XLA's CPU backend takes its scratch memory from the kernel in each step; in pages of 4 kB that is a fifth of
+    the time of a small model's step. glibc reads the setting only when a process starts, and other C libraries
+    ignore it.
+    """
+    if argv[:1] in (["train"], ["demo"]) and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
+        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        os.execv(sys.executable, [sys.executable, "-m", "t5xpg", *argv])
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Parses the command line; recipes and NAME=VALUE may stand before and after a verb's options."""
+    parser = make_parser()
+    args, rest = parser.parse_known_args(argv)
+    if rest and (not hasattr(args, "what") or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        args.what += rest
+    return args
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="t5xpg",
+        description="From a pile of text to a trained T5-family model.",
+        epilog="`t5xpg VERB --help` says more. T5XPG_TRACEBACK=1 shows where an error comes from.",
+    )
+    parser.add_argument("--version", action="version", version=f"t5xpg {t5xpg.__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for group in (demo, prepare, cache, programs, recipes, check, inspect, tokenizer, hf, fill_mask, qa):
+        group.register(verbs)
+    return parser

@@ -1,0 +1,170 @@
+"""`t5xpg train | eval | infer`: T5X's programs, with recipes and `NAME=VALUE` instead of quoted gin flags."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+import t5xpg
+
+VERBS = {
+    "train": (
+        "train or fine-tune a model by a gin recipe",
+        "Train a model by a gin recipe, with google-research/t5x if it is installed and with the "
+        "embedded engine otherwise. Running the same command again continues from the last checkpoint.",
+        """examples:
+  t5xpg train configs/wikitext_byt5_tiny.gin MODEL_DIR=runs/a TRAIN_STEPS=200
+  t5xpg train --gin_file=configs/wikitext_byt5_tiny.gin --gin.MODEL_DIR=\\"runs/a\\"    (T5X's own way)
+""",
+    ),
+    "eval": (
+        "evaluate checkpoints by what the model generates",
+        "Evaluate one checkpoint, the latest or all of a run on the metrics of a task; results go to "
+        "EVAL_OUTPUT_DIR/inference_eval.",
+        """examples:
+  t5xpg eval configs/byt5_tiny_eval.gin FILES=pairs_{split}.jsonl CHECKPOINT_PATH=runs/b/checkpoint_1500 \\
+      EVAL_OUTPUT_DIR=runs/b/eval
+  … CHECKPOINT_PATH=runs/b utils.RestoreCheckpointConfig.mode=all    (every checkpoint of a run)
+""",
+    ),
+    "infer": (
+        "predict or score a task's examples into JSONL files",
+        "Run a trained model over a task's examples and write a JSON line for each. Running the same command again "
+        "goes on after the last finished chunk.",
+        """examples:
+  t5xpg infer configs/byt5_tiny_infer.gin FILES=pairs_{split}.jsonl CHECKPOINT_PATH=runs/b/checkpoint_1500 \\
+      INFER_OUTPUT_DIR=runs/b/predictions
+  … infer.mode=score    … --shard_id=0 infer.num_shards=4    (one of four runs that share the work)
+""",
+    ),
+}
+
+FLAGS_WITH_VALUE = {
+    f"--{name}"
+    for name in (
+        *("gin_file", "gin_bindings", "gin_search_paths", "tfds_data_dir", "seqio_additional_cache_dirs"),
+        *("coordinator_address", "process_count", "process_index", "initialization_timeout"),
+        "shard_id",
+    )
+}
+
+
+def register(verbs) -> None:
+    for verb, (summary, description, examples) in VERBS.items():
+        register_program(verbs, verb, summary, description, examples)
+
+
+def register_program(verbs, verb: str, summary: str, description: str, examples: str) -> None:
+    parser = verbs.add_parser(
+        verb,
+        help=summary,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prefix_chars="\0",  # so that T5X's own --flags pass through, in their order
+        add_help=False,
+    )
+    parser.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="RECIPE.gin | NAME=VALUE | --flag=value",
+        help="recipes, in order; gin bindings, whose text needs no quotes; and any flag of T5X's program",
+    )
+    parser.set_defaults(run=lambda args: run_or_help(parser, f"t5x.{verb}", args.arguments))
+
+
+def run_or_help(parser: argparse.ArgumentParser, module: str, arguments: list[str]) -> int:
+    if not arguments or {"-h", "--help"} & set(arguments):
+        parser.print_help()
+        return 0 if arguments else 2
+    status = run_program(module, arguments)
+    if module == "t5x.train" and not status:
+        show_scores()
+    return status
+
+
+def show_scores() -> None:
+    """Prints the scores that the run just trained has in its MODEL_DIR, from process 0."""
+    import gin
+    import jax
+
+    from t5xpg.cli import scores
+
+    if jax.process_index() == 0 and is_given("MODEL_DIR"):
+        scores.show(str(gin.query_parameter("%MODEL_DIR")))
+
+
+def is_given(macro: str) -> bool:
+    """Whether a recipe or the command line gives the macro a value."""
+    import gin
+
+    try:
+        return str(gin.query_parameter(f"%{macro}")) != "%gin.REQUIRED"
+    except ValueError:  # gin's word for a macro that nothing binds
+        return False
+
+
+def run_program(module: str, arguments: list[str]) -> int:
+    """Runs one of T5X's programs as `python -m` would; returns its exit status."""
+    import runpy
+
+    from t5xpg.cli.quiet import import_tensorflow
+
+    flags = program_flags(arguments)
+    import_tensorflow()
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a console script does not have the working directory, where users' tasks live
+    sys.argv = [module, *flags]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    return 0
+
+
+def program_flags(arguments: list[str]) -> list[str]:
+    """Rewrites recipes and `NAME=VALUE` to T5X's flags, and lets gin find the recipes that ship."""
+    search_paths = [".", str(recipes_root())]
+    flags = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument in FLAGS_WITH_VALUE:
+            argument = f"{argument}={next(remaining, '')}"
+        if argument.startswith("--gin_search_paths="):
+            search_paths = [*argument.partition("=")[2].split(","), search_paths[-1]]
+        elif argument.startswith("-"):
+            flags.append(argument)
+        elif argument.endswith(".gin") and "=" not in argument:
+            flags.append(f"--gin_file={argument}")
+        elif "=" in argument:
+            name, _, value = argument.partition("=")
+            name = re.sub(r"^\w+_script\.", "", name)  # recipes import the program so; gin has it by its own name
+            flags.append(f"--gin_bindings={name} = {gin_value(name, value)}")
+        else:
+            raise ValueError(f"{argument!r} is neither a recipe (….gin) nor a binding (NAME=VALUE).")
+    return [f"--gin_search_paths={','.join(search_paths)}", *flags]
+
+
+def recipes_root() -> Path:
+    """Returns the folder that holds configs/: the package's in a wheel, its parent in a checkout."""
+    package = Path(t5xpg.__file__).parent
+    return package if (package / "configs").is_dir() else package.parent
+
+
+def gin_value(name: str, text: str) -> str:
+    """Quotes `text` for gin unless it is a gin value already: a literal, a %MACRO, a @reference, a list of such.
+
+    A number in the place of a path is a path: MODEL_DIR=2024 is a folder.
+    """
+    import ast
+
+    if re.match(r"[%@]", text):
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text if re.match(r"[\[{(].*[%@]\w.*[\]})]$", text) else repr(text)
+    is_path = re.search(r"(DIR|PATH|FILES?)$", name) is not None
+    return repr(text) if is_path and isinstance(value, int | float) else text

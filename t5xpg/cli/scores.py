@@ -1,0 +1,35 @@
+"""A run's scores over its steps, as a table: what inference_eval/<task>-metrics.jsonl of a MODEL_DIR holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+SUFFIX = "-metrics.jsonl"
+
+
+def show(model_dir: str) -> bool:
+    """Prints a table for each task that was evaluated by what the model generates; False if there is none."""
+    paths = sorted((Path(model_dir) / "inference_eval").glob(f"*{SUFFIX}"))
+    for path in paths:
+        print(f"\n{path.name.removesuffix(SUFFIX)}: {path}")
+        print(table(read(path)))
+    return bool(paths)
+
+
+def read(path: Path) -> list[dict[str, float]]:
+    """Returns {"step", metric: value, …} of each step; the last, where a step was evaluated again."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return sorted({row["step"]: row for row in rows}.values(), key=lambda row: row["step"])
+
+
+def table(rows: list[dict[str, float]]) -> str:
+    """Returns the numbers in columns; what is no number is left out."""
+    names = list(dict.fromkeys(name for row in rows for name in row if isinstance(row[name], (int, float))))
+    cells = [names, *([number(row.get(name)) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells)
+
+
+def number(value: object) -> str:
+    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else ""

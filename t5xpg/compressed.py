@@ -1,0 +1,79 @@
+"""Files read to their last byte, compressed or not: what is damaged is an error, never an early end.
+
+`bz2.open` and `lzma.open` take whatever follows the first stream and is no stream for the end of
+the file. A parallel compressor's file, many streams long, then loses rows without a word.
+"""
+
+from __future__ import annotations
+
+import bz2
+import functools
+import gzip
+import io
+import lzma
+import os
+import zlib
+from collections.abc import Callable
+from typing import IO
+
+SUFFIXES = (".gz", ".bz2", ".xz")
+READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
+_BUFFER = 128 * 1024  # bytes read from a file at a time
+
+Decompressor = bz2.BZ2Decompressor | lzma.LZMADecompressor
+
+_DECOMPRESSORS: dict[str, Callable[[], Decompressor]] = {
+    ".bz2": bz2.BZ2Decompressor,
+    ".xz": functools.partial(lzma.LZMADecompressor, lzma.FORMAT_XZ),
+}
+
+
+def open_binary(path: str) -> IO[bytes]:
+    """The file's bytes, decompressed where its name ends in one of SUFFIXES.
+
+    Reading it raises one of READ_ERRORS at what is damaged or cut off.
+    """
+    suffix = os.path.splitext(path)[1]
+    if suffix in _DECOMPRESSORS:
+        return io.BufferedReader(_Streams(path, _DECOMPRESSORS[suffix]), _BUFFER)
+    if suffix == ".gz":
+        return io.BufferedReader(gzip.open(path), _BUFFER)
+    return open(path, "rb", _BUFFER)
+
+
+class _Streams(io.RawIOBase):
+    """Compressed streams, one after the other; zeros between and after them are padding."""
+
+    def __init__(self, path: str, new_stream: Callable[[], Decompressor]):
+        self._file = io.FileIO(path)
+        self._new_stream = new_stream
+        self._stream = new_stream()
+
+    def readable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: memoryview) -> int:
+        found = b""
+        while not found:
+            stream = self._stream
+            data = self._file.read(_BUFFER) if stream.eof or stream.needs_input else b""
+            if stream.eof:
+                rest = (stream.unused_data + data).lstrip(b"\0")
+                if not rest and not data:
+                    return 0
+                if rest:
+                    self._stream = self._new_stream()
+                    found = self._stream.decompress(rest, len(buffer))
+                continue
+            if stream.needs_input and not data:
+                raise EOFError("the file ends within a compressed stream")
+            found = stream.decompress(data, len(buffer))
+        buffer[: len(found)] = found
+        return len(found)

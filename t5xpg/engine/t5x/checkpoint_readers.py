@@ -1,0 +1,134 @@
+"""Reads the arrays of a checkpoint by name, from either of T5X's layouts.
+
+Orbax's, which T5X and this engine write: `checkpoint_<step>/state/…`. The legacy one, which Google's released T5
+checkpoints use: `checkpoint_<step>/checkpoint`, a msgpack index with the small arrays in it, beside one zarr folder
+for each large array.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import tensorstore as ts
+from etils import epath
+from flax import serialization, traverse_util
+
+LEGACY_INDEX = "checkpoint"
+
+
+class DamagedCheckpointError(ValueError):
+    """A checkpoint that cannot be read: some of its files are missing, cut short or altered."""
+
+
+def open_checkpoint(path: str) -> OrbaxReader | LegacyReader:
+    """Opens a `checkpoint_<step>` folder of either layout.
+
+    A reader has `arrays`, {"target/…" or "state/…": something with a shape}, and `read`.
+
+    Raises:
+      ValueError: there is no such checkpoint.
+      DamagedCheckpointError: there is one, and its list of arrays cannot be read.
+    """
+    if os.path.isdir(os.path.join(path, "state")):
+        return OrbaxReader(path)
+    if os.path.isfile(os.path.join(path, LEGACY_INDEX)):
+        return LegacyReader(path)
+    raise ValueError(
+        f"{path} is no T5X checkpoint: it holds neither a folder 'state' nor a file 'checkpoint'; pass a "
+        "checkpoint_<step> folder."
+    )
+
+
+class OrbaxReader:
+    def __init__(self, path: str):
+        self._path = path
+        self._folder = epath.Path(os.path.abspath(path)) / "state"
+        self._handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True)
+        with naming_damage(path):
+            self.arrays: Mapping[str, Any] = flatten(self._handler.metadata(self._folder).tree)
+
+    def read(self, wanted: Mapping[str, tuple[jax.sharding.Sharding, Any]]) -> dict[str, jax.Array]:
+        """Returns {name: array} for {name: (sharding, dtype or None for as it is stored)}."""
+        restore_args = {
+            name: ocp.ArrayRestoreArgs(sharding=sharding, dtype=dtype) for name, (sharding, dtype) in wanted.items()
+        }
+        args = ocp.args.PyTreeRestore(
+            item=unflatten(dict.fromkeys(wanted, 0)), restore_args=unflatten(restore_args), partial_restore=True
+        )
+        with naming_damage(self._path), ocp.Checkpointer(self._handler) as checkpointer:
+            return flatten(checkpointer.restore(self._folder, args=args))
+
+
+class LegacyReader:
+    def __init__(self, path: str):
+        self._path = path
+        with naming_damage(path):
+            with open(os.path.join(path, LEGACY_INDEX), "rb") as file:
+                index = serialization.msgpack_restore(file.read())
+            if index["version"] < 2:
+                raise ValueError(f"its version is {index['version']}; versions 2 and 3 can be read")
+            leaves = traverse_util.flatten_dict(
+                index["optimizer"], is_leaf=lambda _, node: "driver" in node, keep_empty_nodes=True, sep="/"
+            )
+            self.arrays: Mapping[str, Any] = {
+                name: open_zarr(path, leaf["kvstore"].get("path") or leaf["path"]) if is_zarr(leaf) else leaf
+                for name, leaf in leaves.items()
+            }
+
+    def read(self, wanted: Mapping[str, tuple[jax.sharding.Sharding, Any]]) -> dict[str, jax.Array]:
+        """Returns {name: array} for {name: (sharding, dtype or None for as it is stored)}.
+
+        Each device's part is read alone.
+        """
+        with naming_damage(self._path):
+            return {name: place(self.arrays[name], *placement) for name, placement in wanted.items()}
+
+
+def is_zarr(leaf: Any) -> bool:
+    return isinstance(leaf, dict) and "kvstore" in leaf
+
+
+def open_zarr(path: str, name: str) -> ts.TensorStore:
+    """Opens a zarr folder inside the checkpoint; the index names it, and may name nothing outside."""
+    folder = os.path.realpath(os.path.join(path, name))
+    if os.path.dirname(folder) != os.path.realpath(path):
+        raise ValueError(f"its index names {name!r}, which is not a folder in it")
+    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": folder}, "fill_missing_data_reads": False}
+    return ts.open(spec, open=True).result()
+
+
+def place(stored: Any, sharding: jax.sharding.Sharding, dtype: Any) -> jax.Array:
+    """Returns a TensorStore or NumPy array as a jax.Array with this sharding."""
+
+    def part(index: tuple[slice, ...]) -> np.ndarray:
+        values = stored[index].read().result() if isinstance(stored, ts.TensorStore) else np.asarray(stored)[index]
+        return values if dtype is None else values.astype(dtype)
+
+    return jax.make_array_from_callback(tuple(np.shape(stored)), sharding, part)
+
+
+@contextlib.contextmanager
+def naming_damage(path: str):
+    """Turns whatever a damaged file makes a reader raise into a DamagedCheckpointError that names the checkpoint."""
+    try:
+        yield
+    except (MemoryError, jax.errors.JaxRuntimeError):
+        raise
+    except Exception as error:  # Orbax raises no narrower class for a file that is cut short
+        cause = str(error.__cause__ or error).strip().split("\n")[0] or type(error).__name__
+        raise DamagedCheckpointError(f"{path} cannot be read: {cause}") from error
+
+
+def flatten(tree: Mapping) -> dict[str, Any]:
+    """Flattens nested dicts to {"a/b/c": leaf}; empty dicts stay, as nodes that unflatten restores."""
+    return traverse_util.flatten_dict(tree, keep_empty_nodes=True, sep="/")
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    return traverse_util.unflatten_dict(flat, sep="/")

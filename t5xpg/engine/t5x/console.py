@@ -1,0 +1,81 @@
+"""What a person at the terminal sees: one progress line and short messages. The rest goes to a log file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import warnings
+
+import jax
+from absl import logging as absl_logging
+from tqdm import tqdm
+
+
+def quiet_terminal() -> None:
+    """Keeps log records and warnings off the terminal; what stops a program is raised as an exception."""
+    absl_logging.use_absl_handler()
+    absl_logging.get_absl_handler().setLevel(logging.CRITICAL)
+    logging.captureWarnings(True)
+
+
+def log_to_file(path: str) -> None:
+    """Sends this process's log records and warnings to `path`."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    warnings.simplefilter("default")
+
+
+def say(message: str) -> None:
+    """Prints one line above the progress line, from process 0, and logs it."""
+    absl_logging.info(message)
+    if jax.process_index() == 0:
+        tqdm.write(message, file=sys.stderr)
+
+
+def counter(name: str, total: int | None = None, unit: str = "example") -> tqdm:
+    """A progress line that counts to `total`, where that is known; it shows on a terminal, from process 0."""
+    shown = jax.process_index() == 0 and sys.stderr.isatty()
+    return tqdm(total=total, desc=name, unit=unit, disable=not shown, dynamic_ncols=True, leave=False)
+
+
+class Progress:
+    """The progress line: steps done, nats per target token, tokens per second, time left.
+
+    A step's loss is looked at only once the next step has been started, and twice a second at most, so that
+    watching costs no time. Where the output is no terminal nothing is drawn; `say` still prints.
+
+    Args:
+      total, initial: steps of the whole run, and those already done.
+      name: what the line is headed with.
+    """
+
+    def __init__(self, total: int, initial: int, name: str = "train"):
+        shown = jax.process_index() == 0 and sys.stderr.isatty()
+        self._bar = tqdm(
+            total=total, initial=initial, desc=name, unit="step", disable=not shown, dynamic_ncols=True, leave=False
+        )
+        self._shown = shown
+        self._previous: dict | None = None
+        self._last_look, self._last_step = time.time(), initial
+
+    def on_step(self, step: int, metrics: dict) -> None:
+        """Called after each step was started, with the number of steps done and that step's metrics."""
+        if not self._shown:
+            return
+        self._bar.update(step - self._bar.n)
+        now, previous, self._previous = time.time(), self._previous, metrics
+        if previous is None or now - self._last_look < 0.5:
+            return
+        tokens = float(previous["nats_per_token"].count) * (step - self._last_step) / (now - self._last_look)
+        self._last_look, self._last_step = now, step
+        loss = float(previous["nats_per_token"].compute())
+        self._bar.set_postfix_str(f"loss {loss:.3f} nats/token, {tokens:,.0f} target tokens/s", refresh=False)
+
+    def close(self) -> None:
+        self._bar.close()

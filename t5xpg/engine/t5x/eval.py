@@ -1,0 +1,145 @@
+"""The evaluation program: `python -m t5x.eval --gin_file=… --gin.CHECKPOINT_PATH=…`, and `evaluate` for Python."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable
+
+import jax
+import seqio
+from jax.experimental import multihost_utils
+
+from t5x import console, datasets, evaluation, gin_utils, inference_files, model_info, models
+from t5x.checkpoints import RestoreCheckpointConfig
+from t5x.evaluation import InferenceEvaluator
+from t5x.initialization import TrainStateInitializer
+from t5x.vocabulary_check import import_task_module
+
+
+def evaluate(
+    *,
+    model: models.BaseTransformerModel,
+    dataset_cfg: datasets.DatasetConfig,
+    restore_checkpoint_cfg: RestoreCheckpointConfig,
+    partitioner,
+    output_dir: str,
+    inference_evaluator_cls: Callable[..., seqio.Evaluator] = seqio.Evaluator,
+    training_evaluator_cls: Callable | None = None,
+    summarize_config_fn: Callable = gin_utils.summarize_gin_config,
+    train_state_initializer_cls: type[TrainStateInitializer] = TrainStateInitializer,
+    train_eval_get_dataset_fn: Callable = datasets.get_training_eval_datasets,
+    fallback_init_rng: int | None = None,
+    use_orbax: bool = True,
+) -> None:
+    """Evaluates checkpoints on a task's own metrics, by what the model generates.
+
+    Writes inference_eval/<task>-metrics.jsonl and <task>-<step>.jsonl, TensorBoard's files beside them, and the
+    paths of the checkpoints that are done to eval.<task>.ckpt.
+
+    Args:
+      model: what to evaluate.
+      dataset_cfg: the task and split.
+      restore_checkpoint_cfg: one checkpoint ("specific"), or a folder's ("latest", "all"). With "all", those that
+        an earlier run evaluated are left out.
+      partitioner: partitioning.PjitPartitioner.
+      output_dir: where everything is written.
+      inference_evaluator_cls: seqio.Evaluator with its loggers bound.
+      training_evaluator_cls: trainer.Trainer, to evaluate with teacher forcing as well.
+      summarize_config_fn: (model_dir=, summary_writer=, step=) -> None, writes the configuration.
+      train_state_initializer_cls: replaces initialization.TrainStateInitializer.
+      train_eval_get_dataset_fn: data for training_evaluator_cls. The default needs `eval_steps`; in gin, bind
+        @utils.get_training_eval_datasets and its eval_steps.
+      fallback_init_rng: a seed for parameters that the checkpoint lacks, where restoring may fall back to scratch.
+      use_orbax: accepted for T5X's gin files.
+
+    Raises:
+      ValueError: there is no checkpoint, or the task has no metrics or not that split.
+    """
+    os.makedirs(output_dir, exist_ok=True)
+    import_task_module(dataset_cfg.module)
+    summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
+    evaluator = InferenceEvaluator(dataset_cfg, inference_evaluator_cls, model, partitioner, output_dir)
+    if not evaluator.eval_tasks:
+        raise ValueError(
+            f"{dataset_cfg.mixture_or_task_name!r} has no metrics, or no split {dataset_cfg.split!r}, to evaluate; "
+            "give the task metric_fns, or bind utils.DatasetConfig.split."
+        )
+    batch_size = dataset_cfg.batch_size
+    initializer = train_state_initializer_cls(
+        optimizer_def=None,
+        init_fn=model.get_initial_variables,
+        input_shapes={name: (batch_size, *shape) for name, shape in evaluator.model_feature_shapes.items()},
+        partitioner=partitioner,
+    )
+    axes = initializer.train_state_axes
+    shape = initializer.global_train_state_shape
+    model_info.write_model_info(os.path.join(output_dir, "model-info.txt"), shape, partitioner)
+    with contextlib.closing(evaluator), contextlib.ExitStack() as stack:
+        teacher = None
+        if training_evaluator_cls is not None:
+            layout = partitioner.get_data_layout(batch_size)
+            eval_datasets = train_eval_get_dataset_fn(
+                dataset_cfg, layout.shard_id, layout.num_shards, feature_converter_cls=model.FEATURE_CONVERTER_CLS
+            )
+            teacher = stack.enter_context(
+                training_evaluator_cls(
+                    model=model,
+                    train_state=None,
+                    partitioner=partitioner,
+                    train_state_axes=axes,
+                    eval_names=eval_datasets.keys(),
+                    summary_dir=output_dir,
+                    rng=jax.random.PRNGKey(0),
+                    learning_rate_fn=None,
+                    num_microbatches=None,
+                )
+            )
+        done_file = os.path.join(output_dir, f"eval.{dataset_cfg.mixture_or_task_name}.ckpt")
+        init_rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
+        for path in checkpoints_to_evaluate(restore_checkpoint_cfg, done_file):
+            console.say(f"Evaluating {path}")
+            state = initializer.from_checkpoint(path, restore_checkpoint_cfg, init_rng)
+            if teacher is not None:
+                evaluation.evaluate_with_teacher(teacher, state, eval_datasets)
+            evaluator.evaluate(state, axes).result()
+            multihost_utils.sync_global_devices(f"evaluated {path}")
+            if jax.process_index() == 0:
+                note_done(done_file, path)
+
+
+def checkpoints_to_evaluate(cfg: RestoreCheckpointConfig, done_file: str) -> list[str]:
+    """Returns the checkpoints of `cfg`, oldest first; of "all", those that `done_file` does not name."""
+    paths = cfg.checkpoint_paths()
+    if not paths:
+        raise ValueError(f"There is no finished checkpoint in {cfg.path} (RestoreCheckpointConfig.path).")
+    if cfg.mode != "all":
+        return paths
+    done = read_done(done_file)
+    left = [path for path in paths if path not in done]
+    if len(left) < len(paths):
+        console.say(f"{len(paths) - len(left)} of {len(paths)} checkpoints are evaluated already ({done_file})")
+    return left
+
+
+def read_done(done_file: str) -> list[str]:
+    if not os.path.exists(done_file):
+        return []
+    with open(done_file, encoding="utf-8") as file:
+        return file.read().split()
+
+
+def note_done(done_file: str, path: str) -> None:
+    """Adds `path` to the checkpoints that are evaluated, in the order of their steps."""
+    done = {*read_done(done_file), path}
+    with inference_files.open_whole(done_file) as file:
+        file.write("\n".join(sorted(done, key=lambda name: (int(re.search(r"(\d+)/?$", name)[1]), name))))
+
+
+if __name__ == "__main__":
+    from t5x import programs
+
+    programs.define_gin_flags()
+    programs.define_distributed_flags()
+    programs.run(evaluate, "EVAL_OUTPUT_DIR")

@@ -1,0 +1,169 @@
+"""Evaluation by what a model generates: SeqIO's Evaluator over a task's own metrics, and metrics in words."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+
+import jax
+import numpy as np
+import seqio
+
+from t5x import console, models
+from t5x.inference import get_infer_fn
+from t5x.inference_files import open_whole
+from t5x.vocabulary_check import verify_matching_vocabs
+
+
+class InferenceEvaluator:
+    """Decodes and scores the tasks of a dataset configuration with their own metric functions.
+
+    Args:
+      infer_eval_dataset_cfg: what to evaluate on. Without task_feature_lengths the longest examples set them.
+      inference_evaluator_cls: seqio.Evaluator, with its loggers bound.
+      model: a models.BaseModel.
+      partitioner: a partitioning.PjitPartitioner.
+      log_dir: the loggers write to its folder inference_eval; None turns them off.
+      verify_matching_vocabs_fn: raises where the task's vocabulary is not the model's.
+    """
+
+    def __init__(
+        self,
+        infer_eval_dataset_cfg,
+        inference_evaluator_cls: Callable[..., seqio.Evaluator],
+        model: models.BaseModel,
+        partitioner,
+        log_dir: str | None = None,
+        verify_matching_vocabs_fn: Callable | None = verify_matching_vocabs,
+    ):
+        cfg = infer_eval_dataset_cfg
+        if verify_matching_vocabs_fn and isinstance(model, models.BaseTransformerModel):
+            verify_matching_vocabs_fn(cfg, model)
+        logs = {"log_dir": os.path.join(log_dir, "inference_eval")} if log_dir else {"logger_cls": ()}
+        self._evaluator = inference_evaluator_cls(
+            mixture_or_task_name=cfg.mixture_or_task_name,
+            feature_converter=model.FEATURE_CONVERTER_CLS(pack=False),
+            eval_split=cfg.split,
+            use_cached=cfg.use_cached,
+            seed=cfg.seed,
+            sequence_length=cfg.task_feature_lengths,
+            use_memory_cache=cfg.use_memory_cache,
+            **logs,
+        )
+        self._model, self._partitioner, self._batch_size = model, partitioner, cfg.batch_size
+        self._infer_fns: dict[str, Callable] = {}
+        self._bar = None
+        self._pending: Future | None = None
+
+    @property
+    def eval_tasks(self) -> list[seqio.Task]:
+        """The tasks that have the split and metrics."""
+        return self._evaluator.eval_tasks
+
+    @property
+    def model_feature_shapes(self) -> dict[str, tuple[int, ...]]:
+        """{feature: shape of one example}."""
+        return self._evaluator.model_feature_shapes
+
+    def evaluate(self, train_state, train_state_axes) -> Future:
+        """Runs the model over all tasks; returns a future of {task: {metric: value}}, None beside process 0.
+
+        Metrics are computed and logged in the background. What went wrong there is raised by the future, by the
+        next evaluation, or by `close`.
+        """
+        step = int(train_state.step)
+        if not self._infer_fns:
+            self._infer_fns = {
+                "predict_fn": self._infer_fn(self._model.predict_batch, train_state_axes),
+                "predict_with_aux_fn": self._infer_fn(self._model.predict_batch_with_aux, train_state_axes),
+                "score_fn": self._infer_fn(self._model.score_batch, train_state_axes),
+            }
+        rng = jax.random.PRNGKey(0)
+        fns = {name: functools.partial(fn, train_state=train_state, rng=rng) for name, fn in self._infer_fns.items()}
+        with console.counter("evaluate", self._count_examples()) as self._bar:
+            metrics, _ = self._evaluator.evaluate(compute_metrics=jax.process_index() == 0, step=step, **fns)
+        self._pending = metrics
+        metrics.add_done_callback(functools.partial(say_metrics, step))
+        return metrics
+
+    def close(self) -> None:
+        """Waits until metrics are written; raises what went wrong with the last of them."""
+        self._evaluator.close()
+        if self._pending is not None:
+            self._pending.result()
+
+    def _infer_fn(self, infer_step: Callable, train_state_axes) -> Callable:
+        return get_infer_fn(
+            infer_step,
+            self._batch_size,
+            train_state_axes,
+            self._partitioner,
+            on_examples=lambda count: self._bar.update(count),
+        )
+
+    def _count_examples(self) -> int:
+        """Each task's examples, once for each kind of output that its metrics need."""
+        return sum(
+            len(self._evaluator.cached_model_datasets[task.name])
+            * len({metric.model_output_type for metric in task.metric_objs})
+            for task in self.eval_tasks
+        )
+
+
+def make_evaluator(cfg, evaluator_cls, model, partitioner, log_dir: str, verify_fn) -> InferenceEvaluator | None:
+    """Returns the evaluator of `cfg`, or None where there is no `cfg` or none of its tasks has metrics."""
+    if cfg is None:
+        return None
+    evaluator = InferenceEvaluator(cfg, evaluator_cls, model, partitioner, log_dir, verify_fn)
+    if evaluator.eval_tasks:
+        return evaluator
+    console.say(f"Nothing to decode: no task of {cfg.mixture_or_task_name} has metrics and a split {cfg.split!r}.")
+    evaluator.close()
+    return None
+
+
+def say_metrics(step: int, done: Future) -> None:
+    """Prints one line a task. An error is left to who waits for the future."""
+    if done.exception() is not None:
+        return
+    for task, metrics in (done.result() or {}).items():
+        values = {name: getattr(value, "value", value) for name, value in metrics.items()}
+        shown = [f"{name} {float(value):.5g}" for name, value in values.items() if np.ndim(value) == 0]
+        console.say(f"step {step:>7,}  {task}: {', '.join(shown)}")
+
+
+def evaluate_with_teacher(trainer, train_state, eval_datasets: Mapping) -> dict[str, dict]:
+    """Evaluates with teacher forcing; returns {task: {metric: value}} and prints one line a task."""
+    trainer.train_state = train_state
+    metrics_by_task = trainer.eval({name: ds.as_numpy_iterator() for name, ds in eval_datasets.items()})
+    for task, metrics in metrics_by_task.items():
+        console.say(f"step {int(train_state.step):>7,}  {task}: {describe_training_metrics(metrics)}")
+    return metrics_by_task
+
+
+def write_results(path: str, step: int, metrics_by_task: Mapping[str, Mapping]) -> None:
+    """Writes {"step", task: {metric: value}} of the latest evaluation, whole, timing left out; from process 0."""
+    if jax.process_index() != 0:
+        return
+    values = {
+        task: {n: float(np.asarray(v.value)) for n, v in metrics.items() if not n.startswith("timing/")}
+        for task, metrics in metrics_by_task.items()
+    }
+    with open_whole(path) as file:
+        json.dump({"step": step, **values}, file, indent=1)
+
+
+def describe_training_metrics(metrics: Mapping) -> str:
+    """Returns what matters of an evaluation with teacher forcing on one line."""
+    values = {name: float(np.asarray(value.value)) for name, value in metrics.items()}
+    parts = [f"{values['nats_per_token']:.4f} nats/token"] if "nats_per_token" in values else []
+    if "perplexity" in values:
+        parts.append(f"perplexity {values['perplexity']:.2f}")
+    if "bits_per_byte" in values:
+        parts.append(f"{values['bits_per_byte']:.3f} bits/byte")
+    if "accuracy" in values:
+        parts.append(f"accuracy {values['accuracy']:.1%}")
+    return ", ".join(parts) or f"loss {values['loss']:.4f}"

@@ -1,0 +1,1 @@
+"""Models under the names T5X gives them."""

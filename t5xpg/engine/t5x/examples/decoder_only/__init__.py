@@ -1,0 +1,1 @@
+"""A decoder-only transformer as a flax network, and its gin files."""

@@ -1,0 +1,128 @@
+"""T5 for large models: its layers are scanned, and rematerialised in the backward pass.
+
+A scanned stack compiles one layer instead of all and holds the layers' parameters in one array each, along
+`param_scan_axis`. A rematerialised layer keeps little for the backward pass and computes the rest again.
+
+Two things about the function differ from `t5.network`, both T5X's: every layer has position biases of its own, which
+makes this the network of umT5, and attention kernels keep heads and head_dim apart.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+from flax import linen as nn
+from flax import struct
+from flax.linen.partitioning import ScanIn, remat, scan_with_axes, with_sharding_constraint
+
+from t5x.examples.t5 import network as t5
+
+# What the forward pass keeps of a layer: all that the backward pass needs; products with kernels; nothing.
+KEPT = {
+    "none": None,
+    "minimal": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+@struct.dataclass
+class T5Config(t5.T5Config):
+    """Size and numerics of a T5; every field can be bound in gin.
+
+    Attributes:
+        remat_policy: "none", "minimal" or "full", in increasing order of what is computed twice.
+        scan_layers: whether layers are scanned; otherwise they are layers_0, layers_1, … as in `t5.network`.
+        param_scan_axis: the axis of every scanned parameter that counts the layers.
+    """
+
+    remat_policy: str = "none"
+    scan_layers: bool = True
+    param_scan_axis: int = 1
+    split_kernels: ClassVar[bool] = True
+
+
+def run_layers(stack: nn.Module, layer: type[nn.Module], count: int, name: str, x: jax.Array, *arguments) -> jax.Array:
+    """Runs x [batch, length, emb] through `count` layers, scanned and rematerialised as the config says.
+
+    Args:
+        stack: the module that the layers become part of.
+        layer: maps (x, *arguments) to (x, None).
+        name: of the scanned layers.
+        arguments: the same for all layers; arrays, or values that are known when compiling.
+    """
+    cfg = stack.config
+    if cfg.remat_policy not in KEPT:
+        raise ValueError(f"T5Config.remat_policy is {cfg.remat_policy!r}; it must be one of {', '.join(KEPT)}.")
+    policy = KEPT[cfg.remat_policy]
+    if policy is not None:
+        static = tuple(i for i, x in enumerate(arguments, start=1) if not isinstance(x, jax.Array))
+        layer = remat(layer, prevent_cse=not cfg.scan_layers, policy=policy, static_argnums=static)
+    if not cfg.scan_layers:
+        for i in range(count):
+            x, _ = layer(cfg, name=f"layers_{i}")(x, *arguments)
+        return x
+    axis = cfg.param_scan_axis
+    scanned = scan_with_axes(
+        layer,
+        variable_axes={"params": axis if stack.is_mutable_collection("params") else ScanIn(axis), "cache": 0},
+        split_rngs={"params": True, "dropout": True},
+        in_axes=(nn.broadcast,) * len(arguments),
+        length=count,
+        axis_name="layers",
+    )
+    return scanned(cfg, name=name)(x, *arguments)[0]
+
+
+def _sharded(x: jax.Array) -> jax.Array:
+    return with_sharding_constraint(x, ("batch", "length", "embed"))
+
+
+class EncoderLayer(t5.EncoderLayer):
+    """T5's, with position biases of its own."""
+
+    @nn.compact
+    def __call__(self, inputs, encoder_mask, deterministic):
+        """[batch, length, emb] -> ([batch, length, emb], None)."""
+        bias = t5.position_bias(self.config, inputs.shape[-2], bidirectional=True)
+        return _sharded(super().__call__(_sharded(inputs), encoder_mask, bias, deterministic)), None
+
+
+class DecoderLayer(t5.DecoderLayer):
+    """T5's, with position biases of its own."""
+
+    @nn.compact
+    def __call__(self, inputs, encoded, decoder_mask, encoder_decoder_mask, deterministic, decode, max_decode_length):
+        """[batch, length, emb], encoded [batch, input length, emb] -> ([batch, length, emb], None)."""
+        length = max_decode_length if decode and max_decode_length else inputs.shape[-2]
+        bias = t5.position_bias(self.config, length, bidirectional=False)
+        outputs = super().__call__(
+            _sharded(inputs), encoded, decoder_mask, encoder_decoder_mask, bias, deterministic, decode
+        )
+        return _sharded(outputs), None
+
+
+class Encoder(t5.Encoder):
+    def stack(self, x, *arguments):
+        return run_layers(self, EncoderLayer, self.config.num_encoder_layers, "encoder", x, *arguments)
+
+
+class Decoder(t5.Decoder):
+    def stack(self, y, *arguments):
+        return run_layers(self, DecoderLayer, self.config.num_decoder_layers, "decoder", y, *arguments)
+
+
+class Transformer(t5.Transformer):
+    """T5's encoder and decoder around one embedding; see `t5.Transformer`."""
+
+    config: T5Config
+
+    def setup(self):
+        self.shared_embedding = t5.embedding(self.config)
+        self.encoder = Encoder(self.config, self.shared_embedding)
+        self.decoder = Decoder(self.config, self.shared_embedding)
+
+    @property
+    def scan_layers(self) -> bool:
+        """Whether the cache's first axis is layers rather than examples; `t5x.models` asks."""
+        return self.config.scan_layers

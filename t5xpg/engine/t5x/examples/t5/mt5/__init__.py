@@ -1,0 +1,1 @@
+"""Gin files; a package so that gin can include them by name."""

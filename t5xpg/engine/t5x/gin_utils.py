@@ -1,0 +1,71 @@
+"""Gin on the command line: parsing, the rewriting of `--gin.NAME=VALUE`, and config.gin in MODEL_DIR."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Sequence
+
+import gin
+import jax
+
+
+def parse_gin_flags(
+    gin_search_paths: Sequence[str],
+    gin_files: Sequence[str] | None,
+    gin_bindings: Sequence[str],
+    skip_unknown: bool | Sequence[str] = False,
+    finalize_config: bool = True,
+) -> None:
+    """Parses files and then bindings; later ones override earlier ones.
+
+    Raises:
+      ValueError: a binding sets a macro that nothing uses (T5X lets a misspelt TRAIN_STEPS pass).
+    """
+    for path in gin_search_paths:
+        gin.add_config_file_search_path(path)
+    gin.parse_config_files_and_bindings(gin_files, gin_bindings, skip_unknown=skip_unknown, finalize_config=False)
+    check_macros(gin_bindings)
+    if finalize_config:
+        gin.finalize()
+
+
+def check_macros(bindings: Sequence[str]) -> None:
+    """Raises ValueError for the first `MACRO = value` whose macro no parameter refers to."""
+    used = set(re.findall(r"%(\w+)", gin.config_str()))
+    for binding in bindings:
+        macro = re.match(r"\s*(\w+)\s*=", binding)
+        if macro and macro[1] not in used:
+            near = difflib.get_close_matches(macro[1], used, n=1)
+            advice = f"did you mean {near[0]}?" if near else f"it uses {', '.join(sorted(used))}."
+            raise ValueError(f"The recipe has no use for {macro[1]}; {advice}")
+
+
+def rewrite_gin_args(args: Sequence[str]) -> list[str]:
+    """Rewrites `--gin.NAME=VALUE` to `--gin_bindings=NAME = VALUE`."""
+
+    def rewrite(arg: str) -> str:
+        if not arg.startswith("--gin."):
+            return arg
+        name, equals, value = arg.removeprefix("--gin.").partition("=")
+        if not equals:
+            raise ValueError(f"{arg} has no value; write --gin.{name}=VALUE.")
+        return f"--gin_bindings={name} = {value}"
+
+    return [rewrite(arg) for arg in args]
+
+
+def summarize_gin_config(model_dir: str, summary_writer, step: int) -> None:
+    """Writes the configuration to MODEL_DIR/config.gin and to TensorBoard."""
+    if jax.process_index() != 0:
+        return
+    config = gin.config_str()
+    os.makedirs(model_dir, exist_ok=True)
+    path = os.path.join(model_dir, "config.gin")
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        file.write(config)
+    os.replace(f"{path}.new", path)  # a kill in between leaves the old one whole
+    if summary_writer is not None:
+        summary_writer.write_texts(step, {"config": gin.markdown(config)})
+        summary_writer.flush()

@@ -1,0 +1,50 @@
+"""When a training run stops to save, to evaluate, or to write its metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """The rounds of a run, all at multiples of their periods (0 for never) and at its last step.
+
+    Deviation from T5X: it counts periods from the step a run was resumed at; here they count from step 0, so
+    an interrupted run saves and evaluates where an uninterrupted one does.
+    """
+
+    total_steps: int
+    save_period: int = 0
+    eval_period: int = 0
+    stats_period: int = 0
+    gc_period: int = 0
+    save_steps: Sequence[int] = ()
+
+    def __post_init__(self):
+        # T5X refuses other periods; a recipe must run on both engines.
+        periods = [p for p in (self.save_period, self.eval_period, self.gc_period) if p]
+        if any(period % min(periods) for period in periods):
+            raise ValueError(
+                f"checkpoint period {self.save_period}, eval_period {self.eval_period} and gc_period "
+                f"{self.gc_period} must be multiples of the smallest of them."
+            )
+
+    def next_stop(self, step: int) -> int:
+        """Returns the next step after `step` at which something is to be done."""
+        periods = (self.save_period, self.eval_period, self.stats_period, self.gc_period)
+        stops = [(step // period + 1) * period for period in periods if period]
+        later = [save for save in self.save_steps if save > step]
+        return min([*stops, *later, self.total_steps])
+
+    def _is_due(self, period: int, step: int) -> bool:
+        return bool(period) and (step % period == 0 or step == self.total_steps)
+
+    def saves_at(self, step: int) -> bool:
+        return self._is_due(self.save_period, step) or step in self.save_steps
+
+    def evaluates_at(self, step: int) -> bool:
+        return self._is_due(self.eval_period, step)
+
+    def collects_garbage_at(self, step: int) -> bool:
+        return self._is_due(self.gc_period, step)

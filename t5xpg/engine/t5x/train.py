@@ -1,0 +1,386 @@
+"""The training program: `python -m t5x.train --gin_file=… --gin.MODEL_DIR=…`, and `train` for Python.
+
+The order of a round is: train up to the next stop, save, evaluate. What there is to evaluate has then been
+saved, and an evaluation that fails loses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import numpy as np
+import seqio
+from absl import logging
+from jax.experimental import multihost_utils
+
+from t5x import checkpoints, console, datasets, evaluation, memory, model_info, models, safeguards, vocabulary_check
+from t5x import trainer as trainer_lib
+from t5x.checkpoints import CheckpointConfig, CheckpointManager, RestoreCheckpointConfig
+from t5x.inference_files import open_whole
+from t5x.initialization import TrainStateInitializer
+from t5x.schedule import Schedule
+
+TRAIN_METRIC_KEY = "train"
+FIRST_STEP_NAME = "first_step.txt"
+EVAL_RESULTS_NAME = "eval_results.json"
+
+
+def train(
+    *,
+    model: models.BaseModel,
+    train_dataset_cfg: datasets.DatasetConfig,
+    train_eval_dataset_cfg: datasets.DatasetConfig | None,
+    infer_eval_dataset_cfg: datasets.DatasetConfig | None,
+    checkpoint_cfg: CheckpointConfig,
+    partitioner,
+    trainer_cls: Callable[..., trainer_lib.BaseTrainer],
+    model_dir: str,
+    total_steps: int,
+    eval_steps: int,
+    eval_period: int,
+    relative_steps: int | None = None,
+    stats_period: int | None = None,
+    random_seed: int | None,
+    use_hardware_rng: bool = False,
+    summarize_config_fn: Callable,
+    inference_evaluator_cls: Callable[..., seqio.Evaluator] = seqio.Evaluator,
+    get_dataset_fn: Callable = datasets.get_dataset,
+    concurrent_metrics: bool = True,
+    train_eval_get_dataset_fn: Callable = datasets.get_training_eval_datasets,
+    actions: Mapping[str, Sequence[trainer_lib.BaseAction]] | None = None,
+    run_eval_before_training: bool = False,
+    train_state_initializer_cls: type[TrainStateInitializer] = TrainStateInitializer,
+    use_orbax: bool = True,
+    verify_matching_vocabs_fn: Callable | None = vocabulary_check.verify_matching_vocabs,
+    gc_period: int = 0,
+) -> tuple[int, object]:
+    """Trains a model, or goes on where an earlier run in `model_dir` stopped.
+
+    Args:
+      model: what to train.
+      train_dataset_cfg, train_eval_dataset_cfg: data to train on, and to evaluate on with teacher forcing.
+      infer_eval_dataset_cfg: data to evaluate on by decoding, with the task's own metrics.
+      checkpoint_cfg: when to save, and where a new run starts from.
+      partitioner: partitioning.PjitPartitioner.
+      trainer_cls: trainer.Trainer with its own arguments bound.
+      model_dir: where everything is written.
+      total_steps: the step to stop at; relative_steps, if given, counts from the restored step instead.
+      eval_steps, eval_period: batches of an evaluation, and steps between two.
+      stats_period: steps between metrics (default: the shortest of the other periods).
+      random_seed: for initialization and dropout; None takes the time.
+      use_hardware_rng: fast random bits that depend on hardware and sharding.
+      summarize_config_fn: (model_dir, summary writer, step) -> None, writes the configuration.
+      inference_evaluator_cls: seqio.Evaluator with its loggers bound.
+      get_dataset_fn, train_eval_get_dataset_fn: replace SeqIO's way to data.
+      concurrent_metrics: whether training goes on while decoded text is scored. INFER_EVAL actions wait for the
+        scores all the same; T5X leaves these actions out.
+      actions: {"TRAIN" | "TRAIN_EVAL" | "INFER_EVAL": actions to run after such a round}.
+      run_eval_before_training: whether to evaluate first.
+      train_state_initializer_cls: replaces initialization.TrainStateInitializer.
+      use_orbax: accepted for T5X's gin files; checkpoints are always written by Orbax.
+      verify_matching_vocabs_fn: (dataset config, model) -> None, raises where vocabularies differ.
+      gc_period: steps between garbage collections, where they should not come at other times.
+
+    Returns:
+      (last step, last train state).
+    """
+    lock = safeguards.lock_folder(model_dir)
+    started = time.time()
+    init_rng, trainer_rng = make_rngs(random_seed, use_hardware_rng)
+    for cfg in (train_dataset_cfg, train_eval_dataset_cfg):
+        if cfg and verify_matching_vocabs_fn and isinstance(model, models.BaseTransformerModel):
+            verify_matching_vocabs_fn(cfg, model)
+
+    layout = partitioner.get_data_layout(train_dataset_cfg.batch_size)
+    shard = (layout.shard_id, layout.num_shards)
+    converter_cls = model.FEATURE_CONVERTER_CLS
+    train_iter = datasets.TrainIterator(get_dataset_fn(train_dataset_cfg, *shard, converter_cls), partitioner)
+    eval_datasets = {}
+    if train_eval_dataset_cfg:
+        eval_datasets = train_eval_get_dataset_fn(train_eval_dataset_cfg, *shard, eval_steps, converter_cls)
+    evaluator = evaluation.make_evaluator(
+        infer_eval_dataset_cfg, inference_evaluator_cls, model, partitioner, model_dir, verify_matching_vocabs_fn
+    )
+
+    initializer = train_state_initializer_cls(
+        optimizer_def=model.optimizer_def,
+        init_fn=model.get_initial_variables,
+        input_shapes={name: spec.shape for name, spec in train_iter.element_spec.items()},
+        input_types={name: spec.dtype for name, spec in train_iter.element_spec.items()},
+        partitioner=partitioner,
+    )
+    describe_run(model_dir, initializer, partitioner, train_dataset_cfg)
+    state = initialize_state(initializer, checkpoint_cfg, model_dir, train_iter, train_dataset_cfg, layout, init_rng)
+    step = int(state.step)
+    total_steps = step + relative_steps if relative_steps else total_steps
+    eval_period = eval_period if eval_datasets or evaluator else 0
+    schedule = make_schedule(total_steps, checkpoint_cfg.save, eval_period, stats_period, gc_period)
+    trainer = trainer_cls(
+        model=model,
+        train_state=state,
+        partitioner=partitioner,
+        train_state_axes=initializer.train_state_axes,
+        eval_names=eval_datasets.keys(),
+        summary_dir=model_dir,
+        rng=trainer_rng,
+    )
+    del state  # the trainer's steps reuse its memory
+    with lock, trainer, make_checkpoint_manager(checkpoint_cfg, model_dir, train_iter, layout) as manager:
+        metrics_manager = trainer.train_metrics_manager
+        summarize_config_fn(model_dir, metrics_manager.summary_writer, step)
+        metrics_manager.write_scalar("timing/init_or_restore_seconds", time.time() - started, step)
+        run = TrainingRun(trainer, manager, schedule, train_iter, eval_datasets, actions or {}, model_dir)
+        with contextlib.closing(evaluator) if evaluator else contextlib.nullcontext():
+            if evaluator:
+                run.decode_with(evaluator, initializer.train_state_axes, concurrent_metrics)
+            return run.run(step, run_eval_before_training)
+
+
+class TrainingRun:
+    """The rounds of training, saving and evaluating."""
+
+    def __init__(self, trainer, manager, schedule, train_iter, eval_datasets, actions, model_dir):
+        unknown = set(actions) - set(trainer_lib.ActionMode.__members__)
+        if unknown:
+            raise ValueError(f"actions has keys {sorted(unknown)}; use {list(trainer_lib.ActionMode.__members__)}.")
+        self._trainer, self._manager, self._schedule = trainer, manager, schedule
+        self._train_iter, self._eval_datasets = train_iter, eval_datasets
+        self._actions, self._model_dir = actions, model_dir
+        self._decode: Callable | None = None
+        self._loss_watch = safeguards.LossWatch()
+
+    def decode_with(self, evaluator: evaluation.InferenceEvaluator, train_state_axes, concurrent: bool) -> None:
+        """Makes evaluations decode too; unless `concurrent`, training waits until what was decoded is scored."""
+        self._decode = functools.partial(evaluator.evaluate, train_state_axes=train_state_axes)
+        self._waits_for_metrics = not concurrent or bool(self._actions.get("INFER_EVAL"))
+
+    def run(self, step: int, evaluate_first: bool) -> tuple[int, object]:
+        """Runs all rounds from `step` on; returns (last step, last train state)."""
+        trainer, schedule = self._trainer, self._schedule
+        if step > schedule.total_steps:
+            raise ValueError(
+                f"{self._model_dir} is already at step {step}, beyond TRAIN_STEPS {schedule.total_steps}; "
+                "raise TRAIN_STEPS, or take another MODEL_DIR."
+            )
+        if evaluate_first:
+            self._evaluate(step)
+        if step == schedule.total_steps:
+            console.say(f"Nothing to train: {self._model_dir} is at step {step} already, as TRAIN_STEPS asks.")
+            return step, trainer.train_state
+        if schedule.save_period:
+            self._save(step)
+        self._train_iter.warm_up()
+        self._compile()
+
+        first, started = step, time.time()
+        progress = console.Progress(schedule.total_steps, step)
+        with safeguards.stop_on_signal(trainer) as received, contextlib.closing(progress), manual_gc(schedule):
+
+            def on_step(done: int, metrics: Mapping) -> None:
+                progress.on_step(done, metrics)
+                safeguards.stop_together(trainer, received, done)
+
+            while step < schedule.total_steps and not trainer.stop_training:
+                target = schedule.next_stop(step)
+                summary = trainer.train(self._train_iter, target - step, step, on_step)
+                step = int(trainer.train_state.step)
+                self._loss_watch.look(summary, trainer.train_state, step)
+                self._run_actions("TRAIN", {TRAIN_METRIC_KEY: summary})
+                if schedule.collects_garbage_at(step):
+                    gc.collect()
+                if schedule.saves_at(step) or trainer.stop_training:
+                    self._save(step)
+                if schedule.evaluates_at(step) and not received:
+                    self._evaluate(step)
+            if trainer.stop_training:  # what an evaluation or a signal during it stopped may not be saved yet
+                self._save(step)
+        self._report_end(step, step - first, time.time() - started, received)
+        return step, trainer.train_state
+
+    def _compile(self) -> None:
+        tick = time.time()
+        self._trainer.compile_train(self._train_iter.zeros())
+        console.say(f"Compiled the training step in {time.time() - tick:.1f} s")
+
+    def _save(self, step: int) -> None:
+        if self._manager is None:
+            return
+        self._loss_watch.check(self._trainer.train_state, step)
+        tick = time.time()
+        if self._manager.save(self._trainer.train_state):
+            self._trainer.train_metrics_manager.write_scalar("timing/checkpoint_seconds", time.time() - tick, step)
+            logging.info("Saving %s", checkpoints.checkpoint_path(self._model_dir, step))
+
+    def _evaluate(self, step: int) -> None:
+        if self._eval_datasets:
+            state = self._trainer.train_state
+            metrics_by_task = evaluation.evaluate_with_teacher(self._trainer, state, self._eval_datasets)
+            evaluation.write_results(os.path.join(self._model_dir, EVAL_RESULTS_NAME), step, metrics_by_task)
+            self._run_actions("TRAIN_EVAL", metrics_by_task)
+        if self._decode:
+            tick = time.time()
+            metrics = self._decode(self._trainer.train_state)
+            if self._waits_for_metrics:
+                self._run_actions("INFER_EVAL", metrics.result() or {})
+            self._trainer.train_metrics_manager.write_scalar("timing/evaluate_seconds", time.time() - tick, step)
+
+    def _run_actions(self, mode: str, metrics_by_task: Mapping) -> None:
+        """Runs the actions of `mode` on process 0; all processes stop if one of its actions says so."""
+        actions = self._actions.get(mode, ())
+        if not actions:
+            return
+        resolved = {task: m.result() if hasattr(m, "result") else m for task, m in metrics_by_task.items()}
+        state = self._trainer.train_state
+        stop = jax.process_index() == 0 and any([action.run(state, resolved) for action in actions])
+        self._trainer.stop_training |= bool(multihost_utils.broadcast_one_to_all(np.array(stop)))
+
+    def _report_end(self, step: int, num_steps: int, seconds: float, received: list[int]) -> None:
+        if self._manager is not None:
+            self._manager.wait_until_finished()
+        if received:
+            saved = f"saved {checkpoints.checkpoint_path(self._model_dir, step)}; " if self._manager else ""
+            console.say(f"Stopped at step {step:,}: {saved}the same command continues from there.")
+            raise SystemExit(128 + received[0])
+        console.say(f"Trained {num_steps:,} steps in {seconds:,.0f} s; step {step:,} is in {self._model_dir}")
+
+
+def make_rngs(random_seed: int | None, use_hardware_rng: bool) -> tuple[jax.Array, jax.Array]:
+    """Returns the keys for initialization and for training, split from the seed as T5X splits them."""
+    if use_hardware_rng or random_seed is None:
+        jax.config.update("jax_default_prng_impl", "unsafe_rbg")
+    if random_seed is None:
+        random_seed = int(multihost_utils.broadcast_one_to_all(np.int32(time.time())))
+        logging.info("RANDOM_SEED is None; using %d", random_seed)
+    init_rng, trainer_rng = jax.random.split(jax.random.PRNGKey(random_seed))
+    return init_rng, trainer_rng
+
+
+def make_schedule(total_steps, save_cfg, eval_period, stats_period, gc_period) -> Schedule:
+    save_period = (save_cfg.period if save_cfg else 0) or 0
+    shortest = min([p for p in (save_period, eval_period, gc_period) if p], default=total_steps)
+    return Schedule(
+        total_steps=total_steps,
+        save_period=save_period,
+        eval_period=eval_period,
+        stats_period=stats_period or shortest,
+        gc_period=gc_period,
+        save_steps=tuple((save_cfg.checkpoint_steps if save_cfg else None) or ()),
+    )
+
+
+@contextlib.contextmanager
+def make_checkpoint_manager(cfg: CheckpointConfig, model_dir: str, train_iter, layout):
+    """Yields the run's CheckpointManager, or None where nothing is to be saved; waits for it at the end."""
+    if cfg.save is None or not (cfg.save.period or cfg.save.checkpoint_steps):
+        yield None
+        return
+    with contextlib.closing(CheckpointManager(model_dir, cfg.save, train_iter, layout)) as manager:
+        yield manager
+
+
+def initialize_state(initializer, checkpoint_cfg, model_dir, train_iter, train_dataset_cfg, layout, init_rng):
+    """Returns the state to start from: the latest in model_dir, else the checkpoint asked for, else a new one."""
+    restore_cfg = checkpoint_cfg.restore
+    if checkpoints.all_steps(model_dir):
+        if restore_cfg and restore_cfg.path:
+            console.say(f"Note: {model_dir} holds a run already; {restore_cfg.path} is not read again.")
+        dtype = checkpoint_cfg.save.dtype if checkpoint_cfg.save else "float32"
+        state, path = restore_latest(initializer, model_dir, dtype, init_rng)
+        console.say(f"Continuing from step {int(state.step):,} ({path})")
+        reposition(train_iter, path, train_dataset_cfg, layout, int(state.step) - read_first_step(model_dir))
+        return state
+    if restore_cfg and restore_cfg.path:
+        paths = restore_cfg.checkpoint_paths()
+        if restore_cfg.mode == "all" or len(paths) > 1:
+            raise ValueError(f"Training starts from one checkpoint, and RestoreCheckpointConfig names {paths}.")
+        if not paths:
+            raise ValueError(f"There is no finished checkpoint in {restore_cfg.path} (RestoreCheckpointConfig.path).")
+        state = initializer.from_checkpoint(paths[0], restore_cfg, init_rng)
+        write_first_step(model_dir, int(state.step))
+        console.say(f"Starting from step {int(state.step):,} of {paths[0]}")
+        return state
+    console.say("Starting from scratch")
+    return initializer.from_scratch(init_rng)
+
+
+def restore_latest(initializer, model_dir: str, dtype: str | None, init_rng):
+    """Returns (state, path) of the newest checkpoint in `model_dir` that can be read; damaged ones are put aside."""
+    damaged = []
+    for step in reversed(checkpoints.all_steps(model_dir)):
+        path = checkpoints.checkpoint_path(model_dir, step)
+        try:
+            state = initializer.from_checkpoint(path, RestoreCheckpointConfig(path, "specific", dtype=dtype), init_rng)
+        except checkpoints.DamagedCheckpointError as error:
+            damaged.append((path, error))
+            continue
+        for path_aside, error in damaged:
+            console.say(f"{error}; moved to {checkpoints.put_aside(path_aside)}.")
+        return state, path
+    raise ValueError(f"No checkpoint in {model_dir} can be read; take another MODEL_DIR to start anew. {damaged[0][1]}")
+
+
+def write_first_step(model_dir: str, step: int) -> None:
+    """Keeps the step of the checkpoint that a run starts from: its data starts there."""
+    if jax.process_index() == 0:
+        with open_whole(os.path.join(model_dir, FIRST_STEP_NAME)) as file:
+            file.write(f"{step}\n")
+
+
+def read_first_step(model_dir: str) -> int:
+    """Returns the step that the run in `model_dir` started from; 0 for one from scratch."""
+    path = os.path.join(model_dir, FIRST_STEP_NAME)
+    if not os.path.exists(path):
+        return 0
+    with open(path, encoding="utf-8") as file:
+        return int(file.read())
+
+
+def reposition(train_iter, path: str, cfg: datasets.DatasetConfig, layout, done: int) -> None:
+    """Moves the data to where a resumed run left it after `done` batches, where that can be known."""
+    if checkpoints.restore_dataset(path, train_iter, layout):
+        console.say("Restored the position in the training data")
+    elif cfg.seed is not None and done:
+        tick = time.time()
+        train_iter.skip(done)
+        console.say(f"Read past the first {done:,} batches in {time.time() - tick:.1f} s (save_dataset avoids this)")
+    # Without a seed the data comes in a new order, and there is no position to go back to.
+
+
+def describe_run(model_dir: str, initializer, partitioner, cfg: datasets.DatasetConfig) -> None:
+    """Writes model-info.txt, says what is about to be trained, on what, and raises ValueError if it cannot fit."""
+    shape = initializer.global_train_state_shape
+    model_info.write_model_info(os.path.join(model_dir, "model-info.txt"), shape, partitioner)
+    devices = partitioner.mesh.devices
+    name = cfg.mixture_or_task_name
+    console.say(
+        f"{model_info.count_parameters(shape):,} parameters on {devices.size} {devices.flat[0].platform} device"
+        f"{'s' * (devices.size > 1)}; task {name if isinstance(name, str) else name.name}, "
+        f"batches of {cfg.batch_size}, lengths {dict(cfg.task_feature_lengths)}"
+    )
+    parts = memory.state_parts(shape, initializer.train_state_axes, partitioner.mesh)
+    logging.info("Memory: %s", memory.check_state(parts, partitioner.mesh))
+
+
+@contextlib.contextmanager
+def manual_gc(schedule: Schedule):
+    """Collects garbage only when the schedule says so, if it does."""
+    if schedule.gc_period:
+        gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+if __name__ == "__main__":
+    from t5x import programs
+
+    programs.define_gin_flags()
+    programs.define_distributed_flags()
+    programs.run(train)

@@ -1,0 +1,22 @@
+"""Arithmetic of learning rate schedules, which gin cannot do; for recipes on either engine.
+
+    from t5xpg import schedules
+    utils.create_learning_rate_scheduler:
+      factors = 'linear_decay'
+      warmup_steps = %WARMUP_STEPS
+      decay_factor = @schedules.linear_decay_factor()
+    schedules.linear_decay_factor:
+      total_steps = %TRAIN_STEPS
+      warmup_steps = %WARMUP_STEPS
+"""
+
+
+def linear_decay_factor(total_steps: int, warmup_steps: int) -> float:
+    """The `decay_factor` with which T5X's "linear_decay" is 0 at `total_steps`.
+
+    Raises:
+      ValueError: there is no decay, or no warmup, for which T5X divides by zero.
+    """
+    if not 0 < warmup_steps < total_steps:
+        raise ValueError(f"{warmup_steps} warmup steps of {total_steps}: take at least 1, and fewer than all")
+    return 1 / (total_steps - warmup_steps)

@@ -1,0 +1,95 @@
+"""Trains the same three steps on several meshes and prints {case: mesh, losses, shard of a kernel} as JSON.
+
+A script, because XLA fixes the number of virtual CPU devices when a process starts.
+"""
+
+import json
+
+import jax
+import numpy as np
+
+import t5xpg  # noqa: F401
+from t5x import adafactor, initialization, learning_rates, models, partitioning, trainer
+from t5x.examples.t5 import network
+
+
+class Vocabulary:
+    eos_id = 1
+
+
+CONFIG = network.T5Config(
+    vocab_size=64,
+    emb_dim=32,
+    num_heads=8,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    head_dim=4,
+    mlp_dim=64,
+    mlp_activations=("gelu", "linear"),
+    dropout_rate=0.1,
+)
+
+
+def make_batches(count: int = 3) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    lengths = {"encoder_input_tokens": 12, "decoder_input_tokens": 8, "decoder_target_tokens": 8}
+    return [
+        {name: rng.integers(1, 64, (16, length)).astype(np.int32) for name, length in lengths.items()}
+        | {"decoder_loss_weights": np.ones((16, 8), np.int32)}
+        for _ in range(count)
+    ]
+
+
+def losses(num_microbatches: int | None = None, **mesh) -> dict:
+    partitioner = partitioning.PjitPartitioner(**mesh)
+    optimizer = adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules())
+    model = models.EncoderDecoderModel(network.Transformer(CONFIG), Vocabulary(), Vocabulary(), optimizer)
+    batches = make_batches()
+    initializer = initialization.TrainStateInitializer(
+        optimizer,
+        model.get_initial_variables,
+        {name: x.shape for name, x in batches[0].items()},
+        partitioner,
+        {name: x.dtype for name, x in batches[0].items()},
+    )
+    run = trainer.Trainer(
+        model=model,
+        train_state=initializer.from_scratch(jax.random.PRNGKey(0)),
+        partitioner=partitioner,
+        eval_names=["eval"],
+        summary_dir=None,
+        train_state_axes=initializer.train_state_axes,
+        rng=jax.random.PRNGKey(1),
+        learning_rate_fn=learning_rates.create_learning_rate_scheduler("constant", 0.01),
+        num_microbatches=num_microbatches,
+    )
+    with run:
+        summaries = [run.train(iter([partitioner.shard_batch(batch)]), 1).result() for batch in batches]
+        summaries.append(run.eval({"eval": batches})["eval"])
+    kernel = run.train_state.params["encoder"]["layers_0"]["mlp"]["wi_0"]["kernel"]
+    return {
+        "mesh": dict(partitioner.mesh.shape),
+        "losses": [float(summary["loss"].value) for summary in summaries],
+        "shard": kernel.addressable_shards[0].data.shape,
+    }
+
+
+def main() -> None:
+    if len(jax.devices()) == 1:
+        results = {"whole": losses(num_partitions=1), "micro": losses(2, num_partitions=1)}
+    else:
+        both = partitioning.standard_logical_axis_rules(2, 2)
+        results = {
+            "data": losses(num_partitions=1),
+            "both": losses(num_partitions=2),
+            "model": losses(num_partitions=8),
+            "submesh": losses(model_parallel_submesh=(2, 2, 1, 1)),
+            "2d": losses(num_partitions=2, logical_axis_rules=both),
+            "slices": losses(num_partitions=1, ici_mesh_shape=(2, 2, 2), dcn_mesh_shape=(1, 1, 1)),
+            "micro": losses(2, num_partitions=4),
+        }
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

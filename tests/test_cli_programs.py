@@ -1,0 +1,57 @@
+"""Recipes and NAME=VALUE on the command line, and finding the recipes that ship."""
+
+import gin
+import pytest
+from command import run_fresh_t5xpg
+
+from t5xpg.cli.programs import gin_value, program_flags, recipes_root
+
+
+@pytest.mark.parametrize(
+    "text", ["5", "0.1", "None", "True", "'a'", '"a"', "{'inputs': 64, 'targets': 14}", "(1, 2)", "%X", "@f()", "[%X]"]
+)
+def test_gin_values_stay_as_they_are(text):
+    assert gin_value("X", text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["runs/a", "a b", "it's", "corpus_{split}.jsonl", "{split}@2.gz", "{split}%1", "C:\\x", "1e", ""]
+)
+def test_other_text_becomes_a_gin_string(text):
+    gin.clear_config()
+    with gin.unlock_config():
+        gin.parse_config(f"X = {gin_value('X', text)}")
+        assert gin.query_parameter("%X") == text
+    gin.clear_config()
+
+
+def test_a_number_is_text_where_a_path_belongs():
+    assert gin_value("MODEL_DIR", "2024") == "'2024'" and gin_value("FILES", "7") == "'7'"
+    assert gin_value("INITIAL_CHECKPOINT_PATH", "None") == "None"
+
+
+def test_recipes_bindings_and_t5x_flags_keep_their_order():
+    flags = program_flags(["a.gin", "MODEL_DIR=runs/a", "--gin.BATCH_SIZE=8", "--gin_file", "b.gin", "c.gin"])
+    assert flags[1:] == [
+        "--gin_file=a.gin",
+        "--gin_bindings=MODEL_DIR = 'runs/a'",
+        "--gin.BATCH_SIZE=8",
+        "--gin_file=b.gin",
+        "--gin_file=c.gin",
+    ]
+
+
+def test_the_programs_arguments_have_the_name_that_recipes_give_them():
+    assert program_flags(["train_script.train.eval_period=5"])[1:] == ["--gin_bindings=train.eval_period = 5"]
+
+
+def test_search_paths_end_with_the_recipes_that_ship():
+    assert program_flags([])[0] == f"--gin_search_paths=.,{recipes_root()}"
+    assert program_flags(["--gin_search_paths=x,y"])[0] == f"--gin_search_paths=x,y,{recipes_root()}"
+    assert (recipes_root() / "configs" / "byt5_tiny.gin").exists()
+
+
+def test_help_names_both_ways():
+    done = run_fresh_t5xpg("train", "--help")
+    assert done.returncode == 0
+    assert "MODEL_DIR=runs/a" in done.stdout and "--gin.MODEL_DIR" in done.stdout

@@ -1,0 +1,125 @@
+"""Every recipe that ships parses, resolves every name, and fits its task, its vocabulary and T5X's model sizes."""
+
+import gzip
+import re
+from pathlib import Path
+
+import jax
+import pytest
+import sentencepiece
+from command import run_t5xpg
+from conftest import TESTS, program_settings
+
+from t5x import eval as eval_program
+from t5x import infer, initialization, train, vocabulary_check
+from t5xpg import vocabularies
+
+CONFIGS = TESTS.parent / "configs"
+# Parts that recipes include.
+PARTS = (
+    *("wikitext_t5_1_1.gin", "byt5_tiny_model.gin", "pairs.gin", "squad.gin", "t5_flax.gin"),
+    *("roberta_model.gin", "roberta_tiny_model.gin"),
+)
+RECIPES = sorted(path.name for path in CONFIGS.glob("*.gin") if path.name not in PARTS)
+PROGRAMS = {
+    "byt5_tiny_eval.gin": eval_program.evaluate,
+    "roberta_tiny_eval.gin": eval_program.evaluate,
+    "byt5_tiny_infer.gin": infer.infer,
+}
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model(tmp_path_factory) -> str:
+    """A SentencePiece model trained as T5's are."""
+    prefix = tmp_path_factory.mktemp("spm") / "t5"
+    sentences = [f"the {a} {b} of {c}" for a in "abcdefgh" for b in ("keeper", "shore", "sea") for c in "xyzw"]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_prefix=str(prefix),
+        vocab_size=60,
+        hard_vocab_limit=False,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+    )
+    return f"{prefix}.model"
+
+
+@pytest.fixture(scope="module")
+def tokenizer_file(tmp_path_factory, corpus) -> str:
+    folder = tmp_path_factory.mktemp("bpe") / "bpe"
+    return str(vocabularies.train_byte_level_bpe(corpus.format(split="train"), folder, 300))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipe_fits_together(recipe, sentencepiece_model, tokenizer_file, corpus):
+    values = {"FILES": corpus, "VOCABULARY_FILE": sentencepiece_model, "TOKENIZER_FILE": tokenizer_file}
+    needed = [f"{name} = {values.get(name, 'unused')!r}" for name in required_of(recipe)]
+    needed.append(f"NAME = {recipe!r}")  # each registers its task under a name of its own
+    settings = program_settings(PROGRAMS.get(recipe, train.train), CONFIGS / recipe, *needed)
+    model = settings["model"]
+    configs = [cfg for name, cfg in settings.items() if name.endswith("dataset_cfg") and cfg is not None]
+    for cfg in configs:
+        vocabulary_check.verify_matching_vocabs(cfg, model)
+    assert model.module.config.vocab_size >= model.output_vocabulary.vocab_size
+    shapes = batch_shapes(settings.get("train_dataset_cfg") or settings["dataset_cfg"])
+    state = initialization.TrainStateInitializer(
+        model.optimizer_def,
+        model.get_initial_variables,
+        shapes,
+        settings["partitioner"],
+        dict.fromkeys(shapes, jax.numpy.int32),
+    ).global_train_state_shape
+    loss, _ = jax.eval_shape(
+        model.loss_fn,
+        state.params,
+        {name: jax.ShapeDtypeStruct(shape, jax.numpy.int32) for name, shape in shapes.items()},
+        jax.random.PRNGKey(0),
+    )
+    assert loss.shape == ()
+
+
+def required_of(recipe: str) -> set[str]:
+    """The macros that a user must give: those that the recipe's first lines show, and of its files."""
+    usage = "\n".join(line for line in (CONFIGS / recipe).read_text().splitlines() if line.startswith("#"))
+    names = ("FILES", "VOCABULARY_FILE", "TOKENIZER_FILE", "MODEL_DIR", "INITIAL_CHECKPOINT_PATH", "CHECKPOINT_PATH")
+    return {name for name in (*names, "EVAL_OUTPUT_DIR", "INFER_OUTPUT_DIR") if f" {name}=" in usage}
+
+
+def batch_shapes(cfg) -> dict[str, tuple[int, int]]:
+    lengths, rows = cfg.task_feature_lengths or {"inputs": 64, "targets": 16}, cfg.batch_size
+    decoder = ("input_tokens", "target_tokens", "loss_weights", "positions", "segment_ids")
+    encoder = ("input_tokens", "positions", "segment_ids")
+    return {f"encoder_{name}": (rows, lengths["inputs"]) for name in encoder} | {
+        f"decoder_{name}": (rows, lengths["targets"]) for name in decoder
+    }
+
+
+def test_the_readmes_recipe_trains_on_a_folder_with_a_vocabulary_made_a_minute_before(corpus, tmp_path):
+    recipe = re.search("```gin\n(.*?)```", (TESTS.parent / "README.md").read_text(), re.DOTALL)[1]
+    assert len(recipe.splitlines()) <= 12
+    (tmp_path / "news.gin").write_text(recipe)
+    (tmp_path / "news").mkdir()
+    for split in ("train", "validation"):
+        rows = Path(corpus.replace("{split}", split)).read_bytes().splitlines(keepends=True)
+        for part in (0, 1):
+            (tmp_path / "news" / f"{split}-{part}.jsonl.gz").write_bytes(gzip.compress(b"".join(rows[part::2])))
+    folder, model = str(tmp_path), str(tmp_path / "news.model")
+    made = run_t5xpg("tokenizer", "train", "--input", f"{folder}/news/*.gz", "--vocab_size", 300, "--output", model)
+    assert made.returncode == 0, made.stderr
+    small = [f"network.T5Config.{size}=1" for size in ("num_encoder_layers", "num_decoder_layers")]
+    small += ["TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 14}", "BATCH_SIZE=4", "TRAIN_STEPS=6"]
+    small += ["utils.SaveCheckpointConfig.period=6"]
+    small += ["train_script.train.eval_period=6", "train_script.train.eval_steps=1"]
+    options = [f"VOCABULARY_FILE={model}", f"MODEL_DIR={tmp_path}/run", *small]
+    done = run_t5xpg("train", tmp_path / "news.gin", *options, T5XPG_DATA_DIR=folder)
+    assert done.returncode == 0, done.stderr
+    assert "task text_span_corruption, batches of 4" in done.stderr
+    assert re.search(r"step +6  text_span_corruption: \d\.\d+ nats/token", done.stderr)
+
+
+def test_readme_lists_every_recipe():
+    readme = (TESTS.parent / "README.md").read_text()
+    assert [recipe for recipe in RECIPES if f"configs/{recipe}" not in readme] == []

@@ -1,0 +1,34 @@
+"""When a run stops for what."""
+
+import pytest
+
+from t5x.schedule import Schedule
+
+
+def stops(schedule: Schedule, step: int = 0) -> list[int]:
+    found = []
+    while step < schedule.total_steps:
+        step = schedule.next_stop(step)
+        found.append(step)
+    return found
+
+
+def test_stops_at_multiples_at_named_steps_and_at_the_end():
+    schedule = Schedule(25, save_period=10, eval_period=20, stats_period=10, save_steps=(7, 20))
+    assert stops(schedule) == [7, 10, 20, 25]
+    assert [step for step in stops(schedule) if schedule.saves_at(step)] == [7, 10, 20, 25]
+    assert [step for step in stops(schedule) if schedule.evaluates_at(step)] == [20, 25]
+
+
+def test_a_resumed_run_stops_where_an_uninterrupted_one_does():
+    schedule = Schedule(100, save_period=10, stats_period=10)
+    assert stops(schedule, 37) == [step for step in stops(schedule) if step > 37]
+
+
+def test_no_period_means_one_round():
+    assert stops(Schedule(100)) == [100]
+
+
+def test_periods_that_t5x_refuses_are_refused():
+    with pytest.raises(ValueError, match="multiples of the smallest"):
+        Schedule(100, save_period=30, eval_period=20)
