@@ -18,6 +18,18 @@ def quiet_terminal() -> None:
     absl_logging.use_absl_handler()
     absl_logging.get_absl_handler().setLevel(logging.CRITICAL)
     logging.captureWarnings(True)
+    logging.raiseExceptions = False  # a disk too full for the log file
+    sys.unraisablehook = unraisablehook
+
+
+def unraisablehook(unraisable) -> None:
+    """Prints an exception that nobody can catch, but none of those of the writes that a failed checkpoint leaves behind.
+
+    Orbax raises for the first write that fails and closes its event loop; TensorStore's native threads then report
+    every other one to that loop, and Python would print a traceback for each.
+    """
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
 
 
 def log_to_file(path: str) -> None:
