@@ -19,7 +19,7 @@ import seqio
 import tensorflow as tf
 from conftest import PROSE, TESTS
 
-from t5xpg import offline_cache, sources, tasks
+from t5xpg import offline_cache, sources, tasks, vocabularies
 from t5xpg.cli import cache as cli_cache
 
 CachedSource = seqio.dataset_providers._CachedDataSource

@@ -1,6 +1,5 @@
 """What a run survives: a full disk, a second run in its folder, NaNs, a folder it may not write to."""
 
-import resource
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -89,13 +88,12 @@ def test_a_full_disk_is_one_line_and_costs_no_checkpoint(corpus, tmp_path):
     first = run_t5xpg(*arguments, "TRAIN_STEPS=10")
     assert first.returncode == 0, first.stderr
     (tmp_path / "train.log").unlink()
-    done = subprocess.run(
-        [sys.executable, "-m", "t5xpg", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=TESTS.parent,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
+    limited = (
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)); "
+        "os.execv(sys.executable, [sys.executable, '-m', 't5xpg', *sys.argv[1:]])"
     )
+    command = [sys.executable, "-c", limited, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent)
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert last.startswith(f"t5xpg: error: A checkpoint could not be written to {tmp_path}: "), done.stderr

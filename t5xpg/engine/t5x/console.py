@@ -23,7 +23,7 @@ def quiet_terminal() -> None:
 
 
 def unraisablehook(unraisable) -> None:
-    """Prints an exception that nobody can catch, but none of those of the writes that a failed checkpoint leaves behind.
+    """Prints an exception that nobody can catch, but none of the writes that a failed checkpoint leaves behind.
 
     Orbax raises for the first write that fails and closes its event loop; TensorStore's native threads then report
     every other one to that loop, and Python would print a traceback for each.
