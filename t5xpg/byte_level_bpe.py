@@ -13,6 +13,8 @@ import seqio
 import tensorflow as tf
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from t5xpg.python_ops import numpy_function
+
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 SMALLEST = len(SPECIALS) + 256  # the special ids and the bytes
 
@@ -68,7 +70,7 @@ class ByteLevelBPEVocabulary(seqio.Vocabulary):
             return np.array(self._encode(texts[0].decode("utf-8", "replace")), np.int32)
 
         # As one of several, a text arrives as an array; alone, as an array or as bytes.
-        ids = tf.numpy_function(encode, [tf.reshape(s, [1])], tf.int32, stateful=False)
+        ids = numpy_function(encode, [tf.reshape(s, [1])], tf.int32)
         return tf.ensure_shape(ids, [None])
 
     def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
@@ -78,7 +80,7 @@ class ByteLevelBPEVocabulary(seqio.Vocabulary):
             texts = [self._decode(row).encode() for row in rows.reshape(-1, rows.shape[-1]).tolist()]
             return np.array(texts, object).reshape(rows.shape[:-1])
 
-        return tf.ensure_shape(tf.numpy_function(decode, [ids], tf.string, stateful=False), ids.shape[:-1])
+        return tf.ensure_shape(numpy_function(decode, [ids], tf.string), ids.shape[:-1])
 
     def __eq__(self, other) -> bool:
         return isinstance(other, ByteLevelBPEVocabulary) and self.tokenizer.to_str() == other.tokenizer.to_str()

@@ -25,6 +25,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from t5xpg.compressed import READ_ERRORS, SUFFIXES, open_binary
+from t5xpg.python_ops import numpy_function
 
 Files = str | os.PathLike | Sequence[str | os.PathLike]
 Columns = Mapping[str, str]  # {column: key of the row}
@@ -429,8 +430,7 @@ def _dataset(
     def piece_rows(index: tf.Tensor, salt: tf.Tensor) -> tf.data.Dataset:
         def read(number: tf.Tensor) -> dict[str, tf.Tensor]:
             types = [tf.string] * len(columns)
-            # Stateless: tf.data refuses to save an iterator over a stateful Python function.
-            window = tf.numpy_function(reader, [index, number, salt], types, stateful=False)
+            window = numpy_function(reader, [index, number, salt], types)
             window = [tf.ensure_shape(texts, [None]) for texts in window]
             return dict(zip(columns, window, strict=True))
 
@@ -441,7 +441,7 @@ def _dataset(
         return np.random.default_rng(salt).permutation(len(pieces))
 
     def epoch(salt: tf.Tensor) -> tf.data.Dataset:
-        order = tf.numpy_function(permutation, [salt], tf.int64, stateful=False)
+        order = numpy_function(permutation, [salt], tf.int64)
         order = tf.data.Dataset.from_tensor_slices(tf.ensure_shape(order, [len(pieces)]))
         return order.interleave(
             lambda i: piece_rows(i, salt), _INTERLEAVED_PIECES, _INTERLEAVED_ROWS

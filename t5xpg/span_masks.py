@@ -14,6 +14,7 @@ import seqio
 import tensorflow as tf
 
 from t5xpg.lengths import mask_counts
+from t5xpg.python_ops import numpy_function
 
 _BATCH_TOKENS = 32_768  # of a batch, which is a matter of time alone
 _BEYOND = 2**29  # above any segment
@@ -53,8 +54,7 @@ def corrupt_spans(
 
     def corrupt_batch(batch: Mapping[str, tf.Tensor]) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         arguments = [batch["tokens"], batch["size"], *batch["seed"]]
-        # Stateless: tf.data refuses to save an iterator over a stateful Python function.
-        made = tf.numpy_function(corrupt, arguments, [tf.int32] * 4, stateful=False)
+        made = numpy_function(corrupt, arguments, [tf.int32] * 4)
         inputs, inputs_sizes, targets, targets_sizes = made
         for ids, sizes in ((inputs, inputs_sizes), (targets, targets_sizes)):
             ids.set_shape([None, None])

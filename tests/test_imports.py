@@ -11,13 +11,13 @@ PACKAGE = TESTS.parent / "t5xpg"
 ENGINE = PACKAGE / "engine" / "t5x"
 DATA_ROOMS = (
     *("compressed", "corpora", "sources", "lengths", "denoising", "objectives", "tasks", "vocabularies"),
-    *("span_masks", "byte_level_bpe", "tokenizer_json", "offline_cache", "inspection", "inspection_page", "readable"),
-    *("qa", "schedules"),
+    *("python_ops", "span_masks", "byte_level_bpe", "tokenizer_json", "offline_cache", "inspection", "inspection_page"),
+    *("readable", "qa", "schedules"),
 )
 # Lowest first: a module imports only what stands before it.
 ENGINE_LAYERS = (
     ("losses", "metrics", "decoding", "learning_rates", "schedule", "actions", "optimizers", "checkpoint_readers"),
-    ("console",),
+    ("console", "packing"),
     ("adafactor", "metrics_manager", "weight_metrics", "memory"),
     ("base_model", "train_state", "partitioning", "vocabulary_check", "safeguards"),
     ("models", "checkpoints", "datasets"),

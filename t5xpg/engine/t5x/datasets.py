@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from t5x import console
+from t5x.packing import pack_by_batches
 from t5x.vocabulary_check import import_task_module
 
 
@@ -85,21 +87,33 @@ def get_dataset(
         # One seed for all processes, or they would not agree on what is whose share.
         seed = int(multihost_utils.broadcast_one_to_all(np.int32(time.time())))
     logging.info("Reading %s, split %s, with seed %d", cfg.mixture_or_task_name, cfg.split, seed)
-    return seqio.get_dataset(
+    converter = feature_converter_cls(pack=cfg.pack, use_custom_packing_ops=cfg.use_custom_packing_ops)
+    return without_autograph(
+        seqio.get_dataset,
         mixture_or_task_name=cfg.mixture_or_task_name,
         task_feature_lengths=cfg.task_feature_lengths,
         dataset_split=cfg.split,
         shuffle=cfg.shuffle,
         num_epochs=num_epochs,
-        feature_converter=feature_converter_cls(
-            pack=cfg.pack, use_custom_packing_ops=cfg.use_custom_packing_ops
-        ),
+        feature_converter=pack_by_batches(converter),
         shard_info=seqio.ShardInfo(index=shard_id, num_shards=num_shards),
         use_cached=cfg.use_cached,
         seed=seed,
         trim_output_features=cfg.trim_output_features,
         batch_size=cfg.batch_size // num_shards,
     )
+
+
+def without_autograph(build: Callable, *args, **kwargs) -> Any:
+    """Calls `build`, which maps functions over datasets, without AutoGraph: converting them takes seconds a dataset.
+
+    Nearly all have nothing to convert. One that has (an `if` or `for` over tensors) raises; then all is built again,
+    converted.
+    """
+    try:
+        return tf.autograph.experimental.do_not_convert(build)(*args, **kwargs)
+    except (TypeError, RuntimeError):
+        return build(*args, **kwargs)
 
 
 def get_training_eval_datasets(

@@ -13,6 +13,7 @@ import numpy as np
 import seqio
 
 from t5x import console, models
+from t5x.datasets import without_autograph
 from t5x.inference import get_infer_fn
 from t5x.inference_files import open_whole
 from t5x.vocabulary_check import verify_matching_vocabs
@@ -43,7 +44,8 @@ class InferenceEvaluator:
         if verify_matching_vocabs_fn and isinstance(model, models.BaseTransformerModel):
             verify_matching_vocabs_fn(cfg, model)
         logs = {"log_dir": os.path.join(log_dir, "inference_eval")} if log_dir else {"logger_cls": ()}
-        self._evaluator = inference_evaluator_cls(
+        self._evaluator = without_autograph(
+            inference_evaluator_cls,
             mixture_or_task_name=cfg.mixture_or_task_name,
             feature_converter=model.FEATURE_CONVERTER_CLS(pack=False),
             eval_split=cfg.split,

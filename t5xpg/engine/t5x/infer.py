@@ -168,20 +168,21 @@ class InferenceData:
 
     def batch_spec(self, provider) -> tuple[dict[str, tuple[int, ...]], dict]:
         """Returns ({feature: shape}, {feature: dtype}) of a batch."""
-        spec = self._converter(self._examples(provider), self._cfg.task_feature_lengths).element_spec
+        _, features = datasets.without_autograph(self._read, provider)
+        spec = features.element_spec
         shapes = {name: (self._cfg.batch_size, *feature.shape) for name, feature in spec.items()}
         return shapes, {name: feature.dtype.as_numpy_dtype for name, feature in spec.items()}
 
     def chunks(self, task: seqio.Task, first: int) -> Iterator[tuple[tf.data.Dataset, tf.data.Dataset]]:
         """Yields (the task's examples, the model's features) of each chunk from the `first` on."""
-        examples = self._examples(task)
-        features = self._converter(examples, self._cfg.task_feature_lengths)
+        examples, features = datasets.without_autograph(self._read, task)
         chunks = tf.data.Dataset.zip((examples, features)).padded_batch(self._chunk_size)
         for parts in chunks.skip(first).prefetch(tf.data.AUTOTUNE):
             yield tuple(tf.data.Dataset.from_tensor_slices(part) for part in parts)
 
-    def _examples(self, provider) -> tf.data.Dataset:
-        return provider.get_dataset(
+    def _read(self, provider) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+        """Returns (the task's examples, the model's features)."""
+        examples = provider.get_dataset(
             sequence_length=self._cfg.task_feature_lengths,
             split=self._cfg.split,
             shuffle=False,
@@ -190,6 +191,7 @@ class InferenceData:
             use_cached=self._cfg.use_cached,
             seed=self._cfg.seed,
         )
+        return examples, self._converter(examples, self._cfg.task_feature_lengths)
 
 
 class ChunkRunner:

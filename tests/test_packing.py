@@ -1,0 +1,108 @@
+"""Packing by batches against SeqIO's loop, and datasets built without AutoGraph."""
+
+import itertools
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from t5x import datasets, packing
+
+LENGTHS = {"inputs": 24, "targets": 10}
+
+
+def dataset(lengths: dict[str, int], rows: int = 200, zeros: float = 0.0, seed: int = 0) -> tf.data.Dataset:
+    """Rows of 0 to length + 5 random ids, `zeros` of which are 0, and a feature that is not packed."""
+    rng = np.random.default_rng(seed)
+
+    def ids(length: int) -> np.ndarray:
+        x = rng.integers(1, 50, rng.integers(0, length + 5))
+        return np.where(rng.random(x.shape) < zeros, 0, x)
+
+    made = [{name: ids(length) for name, length in lengths.items()} for _ in range(rows)]
+    spec = {name: tf.TensorSpec([None], tf.int64) for name in lengths} | {"id": tf.TensorSpec([], tf.int32)}
+    return tf.data.Dataset.from_generator(
+        lambda: iter({**row, "id": i} for i, row in enumerate(made)), output_signature=spec
+    )
+
+
+def as_a_task(row: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    return {name: tf.cast(row[name], tf.int32)[:5] for name in LENGTHS}
+
+
+def assert_same(ours: tf.data.Dataset, theirs: tf.data.Dataset) -> int:
+    count = 0
+    for a, b in itertools.zip_longest(ours.as_numpy_iterator(), theirs.as_numpy_iterator()):
+        assert a is not None and b is not None and a.keys() == b.keys()
+        for name in a:
+            assert a[name].dtype == b[name].dtype
+            np.testing.assert_array_equal(a[name], b[name], name)
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.2])
+@pytest.mark.parametrize("lengths", [LENGTHS, {"targets": 16}, {"inputs": 7, "targets": 7, "answers": 30}])
+def test_rows_are_seqio_s(lengths, zeros):
+    rows = dataset(lengths, zeros=zeros)
+    ours, theirs = packing.pack_dataset(rows, lengths), seqio.utils.trim_and_pack_dataset(rows, lengths)
+    assert ours.element_spec == theirs.element_spec
+    assert assert_same(ours, theirs) > 20
+
+
+def test_what_cannot_be_packed_is_refused_in_seqio_s_words():
+    rows = dataset(LENGTHS)
+    with pytest.raises(ValueError, match="Feature 'answers' not found"):
+        packing.pack_dataset(rows, {"answers": 4})
+    with pytest.raises(ValueError, match="must be one-dimensional. 'id'"):
+        packing.pack_dataset(rows, {"id": 4})
+
+
+@pytest.mark.parametrize("converter", [seqio.EncDecFeatureConverter, seqio.PrefixLMFeatureConverter])
+def test_a_converter_s_features_are_the_same(converter):
+    rows = dataset(LENGTHS).map(as_a_task)
+    ours = packing.pack_by_batches(converter(pack=True))(rows, LENGTHS)
+    assert assert_same(ours, converter(pack=True)(rows, LENGTHS)) > 20
+
+
+def test_padding_and_other_packing_are_left_alone():
+    class Own(seqio.EncDecFeatureConverter):
+        def _pack_or_pad(self, ds, packed_lengths):
+            raise NotImplementedError("its own")
+
+    with pytest.raises(NotImplementedError, match="its own"):
+        packing.pack_by_batches(Own(pack=True))(dataset(LENGTHS).map(as_a_task), LENGTHS)
+    for converter in (
+        seqio.EncDecFeatureConverter(pack=False),
+        seqio.EncDecFeatureConverter(pack=True, use_custom_packing_ops=True),
+    ):
+        assert "_pack_or_pad" not in vars(packing.pack_by_batches(converter))
+
+
+def test_a_function_with_an_if_over_tensors_is_converted_after_all():
+    def halve(x):
+        if x % 2 == 0:
+            x = x // 2
+        return x
+
+    calls = []
+
+    def build(count):
+        calls.append(count)
+        return tf.data.Dataset.range(count).map(halve)
+
+    assert list(datasets.without_autograph(build, 6).as_numpy_iterator()) == [0, 1, 1, 3, 2, 5]
+    assert calls == [6, 6]
+
+
+def test_a_broken_corpus_is_read_once():
+    calls = []
+
+    def build():
+        calls.append(1)
+        raise ValueError("line 3 is broken")
+
+    with pytest.raises(ValueError, match="line 3"):
+        datasets.without_autograph(build)
+    assert calls == [1]
