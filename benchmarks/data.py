@@ -101,7 +101,7 @@ def rows(path: str, shuffle: bool = True):
 
 
 def packed_batches(task: str, use_cached: bool = False, epochs: int | None = None):
-    """What a model reads, of either task: shuffled, corrupted, packed, padded."""
+    """What a model reads, of either task: shuffled, corrupted, packed, padded; as SeqIO does it for T5X."""
     import seqio
 
     return seqio.get_dataset(
@@ -115,6 +115,19 @@ def packed_batches(task: str, use_cached: bool = False, epochs: int | None = Non
         seed=SEED,
         batch_size=EXAMPLES_A_BATCH,
     )
+
+
+def engine_batches(task: str, use_cached: bool = False, epochs: int | None = None):
+    """The same batches as the embedded engine makes them."""
+    import seqio
+
+    import t5xpg  # noqa: F401  (makes `import t5x` answer)
+    from t5x import utils
+
+    cfg = utils.DatasetConfig(
+        task, LENGTHS, "train", EXAMPLES_A_BATCH, shuffle=True, seed=SEED, use_cached=use_cached, pack=True
+    )
+    return utils.get_dataset(cfg, 0, 1, seqio.EncDecFeatureConverter, num_epochs=epochs)
 
 
 def make_cache(path: str, folder: str) -> str:
@@ -175,7 +188,8 @@ def compare_pipelines(path: str, folder: str, seconds: float) -> dict[str, Speed
     ways = {
         "**the seed's task**": packed_batches("seed"),
         "jsonl_task": packed_batches("ours"),
-        "jsonl_task, cached": packed_batches(make_cache(path, folder), use_cached=True),
+        "jsonl_task, embedded engine": engine_batches("ours"),
+        "jsonl_task, cached, embedded engine": engine_batches(make_cache(path, folder), use_cached=True),
     }
     return {name: measure(way, EXAMPLES_A_BATCH, seconds) for name, way in ways.items()}
 

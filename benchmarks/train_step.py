@@ -2,9 +2,10 @@
 
     [PYTHONPATH=path/to/t5x:…] python benchmarks/train_step.py [--model tiny] [--vocab 32128 384] [--batch 16] …
 
-T5X and PyTorch are left out where they cannot be imported. All train with Adafactor, without dropout, on one batch of
-random ids that is in memory; each in a process of its own, the embedded engine's as `t5xpg train` starts it: with huge
-pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1). The tables, in GitHub's markdown, show:
+T5X and PyTorch are left out where they cannot be imported. The engines take turns, as often as --rounds says, and the
+tables show the medians of the rounds: a shared machine's speed drifts within minutes. All train with Adafactor,
+without dropout, on one batch of random ids that is in memory; each in a process of its own, the embedded engine's as
+`t5xpg train` starts it: with huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1). The tables are GitHub's markdown:
 
 - step: the median of six steps by the clock, after two that do not count;
 - CPU: of the same steps, user and system time of all threads, which can be compared on a busy machine too;
@@ -18,6 +19,7 @@ matrix products alone, two operations for a multiplication with its addition, a 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -140,9 +142,10 @@ def model_flop(work: Work) -> float:
     return 2 * 3 * work.batch * (layers + logits)
 
 
-def report(engines: list[str], work: Work) -> dict[str, dict[str, Any]]:
+def report(engines: list[str], work: Work, rounds: int = 1) -> dict[str, dict[str, Any]]:
     """Measures and prints one table, in which the ratios are to the first engine; returns the results."""
-    results = {engine: run_child(engine, work) for engine in engines}
+    measured_rounds = [{engine: run_child(engine, work) for engine in engines} for _ in range(rounds)]
+    results = {engine: medians([results[engine] for results in measured_rounds]) for engine in engines}
     measured = {engine: result for engine, result in results.items() if "missing" not in result}
     print(f"\n{work}; {model_flop(work) / 1e9:,.0f} GFLOP a step")
     if measured:
@@ -152,6 +155,13 @@ def report(engines: list[str], work: Work) -> dict[str, dict[str, Any]]:
         print_table(header, [table_row(ENGINES[engine], work, x, base) for engine, x in measured.items()])
     print_missing(results)
     return measured
+
+
+def medians(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns of each number the median; of what is no number, the first."""
+    first = results[0]
+    numbers = {key: statistics.median(x[key] for x in results) for key in first if isinstance(first[key], float)}
+    return first | numbers
 
 
 def table_row(name: str, work: Work, result: dict[str, Any], base: dict[str, Any]) -> list[str]:
@@ -166,8 +176,9 @@ def table_row(name: str, work: Work, result: dict[str, Any], base: dict[str, Any
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_work_arguments(parser, vocabs=[32128, 384])
+    parser.add_argument("--rounds", type=int, default=1)
     args = parser.parse_args()
-    measured = [report(args.engines, work) for work in works(args)]
+    measured = [report(args.engines, work, args.rounds) for work in works(args)]
     if args.model == Work.model and measured[0].get("embedded", {}).get("platform") == "gpu":
         report(["embedded"], BASE)
 

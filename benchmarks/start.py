@@ -1,0 +1,88 @@
+"""From the command to the end of its first training step: `t5xpg train` on the embedded engine and on T5X.
+
+    [PYTHONPATH=path/to/t5x:…] python benchmarks/start.py configs/wikitext_byt5_tiny.gin [NAME=VALUE …] [--runs 3]
+
+By turns, each run in a process and a MODEL_DIR of its own; the table shows the medians of clock and CPU seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from engines import CHILD, ENGINES, environment, print_missing, print_table
+
+
+def first_step(engine: str, recipe: str, bindings: list[str]) -> dict[str, Any]:
+    """Starts a training run that ends itself after one step; returns its seconds, or {"missing": why}."""
+    with tempfile.TemporaryDirectory() as model_dir:
+        command = [sys.executable, sys.argv[0], CHILD, str(time.time()), recipe, f"MODEL_DIR={model_dir}", *bindings]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment(engine))
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        return {"missing": (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]}
+    print(f"{ENGINES[engine]}: {lines[-1]}", file=sys.stderr, flush=True)
+    return json.loads(lines[-1])
+
+
+def child(started: float, arguments: list[str]) -> None:
+    """Is `t5xpg train`, up to its first step."""
+    import jax
+
+    from t5xpg.cli import programs
+    from t5xpg.cli.main import main
+
+    run_program = programs.run_program
+
+    def run_until_first_step(module: str, arguments: list[str]) -> int:
+        from t5x import trainer
+
+        train = trainer.Trainer.train
+
+        def train_once(self, batch_iter, num_steps, *args, **kwargs):
+            train(self, batch_iter, 1, *args, **kwargs)
+            jax.block_until_ready(self.train_state.params)
+            print(json.dumps({"seconds": time.time() - started, "cpu": time.process_time()}), flush=True)
+            os._exit(0)
+
+        trainer.Trainer.train = train_once
+        return run_program(module, arguments)
+
+    programs.run_program = run_until_first_step
+    sys.exit(main(["train", *arguments]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe")
+    parser.add_argument("bindings", nargs="*", metavar="NAME=VALUE")
+    parser.add_argument("--runs", type=int, default=3)
+    args = parser.parse_args()
+    runs: dict[str, list] = {"embedded": [], "t5x": []}
+    for _ in range(args.runs):
+        for engine, results in runs.items():
+            results.append(first_step(engine, args.recipe, args.bindings))
+    print_missing({engine: results[0] for engine, results in runs.items()})
+    measured = {
+        engine: [statistics.median(x[key] for x in results) for key in ("seconds", "cpu")]
+        for engine, results in runs.items()
+        if not any("missing" in x for x in results)
+    }
+    base = next(iter(measured.values()), None)
+    rows = [[ENGINES[engine], *map(cell, medians, base)] for engine, medians in measured.items()]
+    print_table([args.recipe, "first step after, s", "CPU, s"], rows)
+
+
+def cell(seconds: float, base: float) -> str:
+    return f"{seconds:.1f}" + ("" if seconds == base else f" ({seconds / base:.2f}×)")
+
+
+if __name__ == "__main__":
+    child(float(sys.argv[2]), sys.argv[3:]) if CHILD in sys.argv else main()
