@@ -43,9 +43,11 @@ def corpus(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def forget_tasks(tmp_path_factory):
-    """Removes the tasks that a module registered over its temporary files, so that another can use their names."""
+def forget_tasks_and_bindings(tmp_path_factory):
+    """Removes the tasks that a module registered over its temporary files, and what it bound in gin."""
     yield
+    if "gin" in sys.modules:
+        sys.modules["gin"].clear_config()
     if "seqio" not in sys.modules:
         return
     import seqio
