@@ -25,6 +25,8 @@ def end_iterators() -> None:
     An iterator that ends waits for the calls of Python functions that it has begun, and these for a lock that an
     exiting interpreter no longer gives: a script that ends while a dataset still reads ahead would hang.
     """
-    for thing in gc.get_objects():
-        if issubclass(type(thing), tf.data.Iterator):
-            thing._iterator_resource = None  # the only reference, after which TensorFlow ends the iterator
+    things = gc.get_objects()
+    kinds = {kind for kind in set(map(type, things)) if issubclass(kind, tf.data.Iterator)}
+    for thing in things:
+        if type(thing) in kinds:
+            thing._iterator_resource = None  # without which TensorFlow ends the iterator

@@ -62,8 +62,32 @@ def test_what_cannot_be_packed_is_refused_in_seqio_s_words():
 @pytest.mark.parametrize("converter", [seqio.EncDecFeatureConverter, seqio.PrefixLMFeatureConverter])
 def test_a_converter_s_features_are_the_same(converter):
     rows = dataset(LENGTHS).map(as_a_task)
-    ours = packing.pack_by_batches(converter(pack=True))(rows, LENGTHS)
-    assert assert_same(ours, converter(pack=True)(rows, LENGTHS)) > 20
+    ours = packing.pack_by_batches(converter(pack=True))
+    assert ours._pack_or_pad is packing.pack_dataset
+    assert assert_same(ours(rows, LENGTHS), converter(pack=True)(rows, LENGTHS)) > 20
+
+
+@pytest.mark.parametrize(
+    "save, restore",
+    [
+        (packing.pack_dataset, packing.pack_dataset),
+        (packing.pack_dataset, seqio.utils.trim_and_pack_dataset),
+        (seqio.utils.trim_and_pack_dataset, packing.pack_dataset),
+    ],
+)
+def test_a_saved_place_fits_both(tmp_path, save, restore):
+    rows = tf.data.Dataset.range(300).map(
+        lambda i: {name: tf.fill([1 + i % (length - 1)], i + 1) for name, length in LENGTHS.items()}
+    )
+    iterator = iter(save(rows, LENGTHS))
+    for _ in range(15):
+        next(iterator)
+    place = tf.train.Checkpoint(ds=iterator).write(str(tmp_path / "place"))
+    resumed = iter(restore(rows, LENGTHS))
+    tf.train.Checkpoint(ds=resumed).read(place).assert_consumed()
+    for _ in range(15):
+        expected, found = next(iterator), next(resumed)
+        assert all(np.array_equal(expected[name], found[name]) for name in expected)
 
 
 def test_padding_and_other_packing_are_left_alone():
@@ -76,6 +100,7 @@ def test_padding_and_other_packing_are_left_alone():
     for converter in (
         seqio.EncDecFeatureConverter(pack=False),
         seqio.EncDecFeatureConverter(pack=True, use_custom_packing_ops=True),
+        seqio.PassThroughFeatureConverter(),
     ):
         assert "_pack_or_pad" not in vars(packing.pack_by_batches(converter))
 

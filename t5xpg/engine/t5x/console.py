@@ -28,7 +28,7 @@ def unraisablehook(unraisable) -> None:
     Orbax raises for the first write that fails and closes its event loop; TensorStore's native threads then report
     every other one to that loop, and Python would print a traceback for each.
     """
-    if str(unraisable.exc_value) != "Event loop is closed":
+    if not (unraisable.exc_type is RuntimeError and str(unraisable.exc_value) == "Event loop is closed"):
         sys.__unraisablehook__(unraisable)
 
 

@@ -112,8 +112,9 @@ def without_autograph(build: Callable, *args, **kwargs) -> Any:
     """
     try:
         return tf.autograph.experimental.do_not_convert(build)(*args, **kwargs)
-    except (TypeError, RuntimeError):
-        return build(*args, **kwargs)
+    except (TypeError, RuntimeError) as error:
+        logging.info("Building the dataset again, by AutoGraph: %s", error)
+    return build(*args, **kwargs)
 
 
 def get_training_eval_datasets(

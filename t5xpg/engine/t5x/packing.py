@@ -16,7 +16,8 @@ import tensorflow as tf
 def pack_by_batches(converter: seqio.FeatureConverter) -> seqio.FeatureConverter:
     """Returns the converter, which packs by `pack_dataset` from now on if it packed by SeqIO's loop."""
     inherits = type(converter)._pack_or_pad is seqio.FeatureConverter._pack_or_pad
-    if converter.pack and inherits and not converter._use_custom_packing_ops:
+    packs = getattr(converter, "_pack", False)  # SeqIO's converters that pass examples through have no such attribute
+    if inherits and packs and not converter._use_custom_packing_ops:
         converter._pack_or_pad = pack_dataset
     return converter
 
@@ -37,23 +38,25 @@ def pack_dataset(dataset: tf.data.Dataset, lengths: Mapping[str, int]) -> tf.dat
     spec = dataset.element_spec
     if any(name not in spec or not spec[name].shape.is_compatible_with([None]) for name in lengths):
         return seqio.utils.trim_and_pack_dataset(dataset, lengths)  # which raises
-    chosen = dataset.map(lambda example: {name: example[name] for name in lengths})
-    # As many examples as SeqIO takes: rows end where a batch does.
-    batches = chosen.padded_batch(max(lengths.values()))
-    return batches.map(functools.partial(pack_batch, lengths=lengths), tf.data.AUTOTUNE).unbatch()
+    # The datasets are SeqIO's one by one, so that an iterator saved over either is restored over the other, and as many
+    # examples make a batch: rows end where it does.
+    trimmed = dataset.map(lambda x: {name: x[name][:length] for name, length in lengths.items()}, tf.data.AUTOTUNE)
+    batches = trimmed.padded_batch(max(lengths.values()))
+    rows = batches.map(functools.partial(pack_batch, lengths=lengths), tf.data.AUTOTUNE).unbatch()
+    return rows.map(lambda row: row, tf.data.AUTOTUNE)
 
 
 def pack_batch(batch: Mapping[str, tf.Tensor], lengths: Mapping[str, int]) -> dict[str, tf.Tensor]:
     """Packs examples into rows, in their order; one of which a feature does not fit begins the next row.
 
     Args:
-      batch: {feature: int [examples, any]}, padded with 0. A 0 within a text shortens it by one, as in SeqIO.
+      batch: {feature: int [examples, up to length]}, padded with 0. A 0 within a text shortens it by one, as in SeqIO.
       lengths: {feature: length of a row}.
 
     Returns:
       {feature, feature_positions, feature_segment_ids: int32 [rows, length]}.
     """
-    batch = {name: tf.cast(x[:, : lengths[name]], tf.int32) for name, x in batch.items()}
+    batch = {name: tf.cast(x, tf.int32) for name, x in batch.items()}
     sizes = {name: tf.math.count_nonzero(x, 1, dtype=tf.int32) for name, x in batch.items()}
     ends = {name: tf.cumsum(x) for name, x in sizes.items()}  # as if all examples were in one row
     first = first_of_rows({name: (ends[name] - sizes[name], ends[name], lengths[name]) for name in lengths})
