@@ -177,9 +177,9 @@ def test_damaged_compressed_files_never_pass_as_whole(tmp_path, monkeypatch, suf
         texts, error = in_pieces(path, data, rng, monkeypatch)
         assert texts == expected[: len(texts)], name
         if error:
-            lines = b"".join(parts).count(b"\n")
-            number = int(re.match(rf"{re.escape(str(path))}:(\d+): ", error)[1])
-            assert data != whole and number <= lines + 1 and "\n" not in error, f"{error}, {name}"
+            # The line is one of the damaged text, which may have more of them than the whole one had.
+            assert re.match(rf"{re.escape(str(path))}:[1-9]\d*: ", error), f"{error}, {name}"
+            assert data != whole and "\n" not in error, f"{error}, {name}"
         else:  # a header's free fields may change unnoticed, or the file end, or be padded, where a stream ends
             ends = [sum(len(COMPRESSORS[suffix](part)) for part in parts[:n]) for n in range(1, len(parts))]
             assert texts == expected or not all(data[end:].strip(b"\0") for end in ends), name
