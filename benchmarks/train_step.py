@@ -67,8 +67,8 @@ def t5x_step(work: Work) -> tuple[Callable[[], Any], str]:
     from t5x import partitioning, trainer
 
     try:  # the embedded engine's own modules, which need no TensorFlow; T5X has both in utils
-        from t5x.initialization import TrainStateInitializer
-        from t5x.learning_rates import create_learning_rate_scheduler
+        from t5x.embedded.initialization import TrainStateInitializer
+        from t5x.embedded.learning_rates import create_learning_rate_scheduler
     except ModuleNotFoundError:
         from t5x.utils import TrainStateInitializer, create_learning_rate_scheduler
 

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 import t5xpg  # noqa: F401
-from t5x import adafactor, initialization, learning_rates, models, partitioning, trainer
+from t5x import adafactor, models, partitioning, trainer
+from t5x.embedded import initialization, learning_rates
 from t5x.examples.t5 import network
 
 

@@ -3,7 +3,7 @@
 import clu.values
 import pytest
 
-from t5x.actions import EarlyStoppingAction, TerminateOnNanAction
+from t5x.embedded.actions import EarlyStoppingAction, TerminateOnNanAction
 
 
 def run_all(action, values, task="task", metric="loss") -> list[bool]:

@@ -11,7 +11,8 @@ import pytest
 from flax import serialization
 from golden import record_legacy_checkpoint
 
-from t5x import adafactor, checkpoints, initialization, models, partitioning
+from t5x import adafactor, checkpoints, models, partitioning
+from t5x.embedded import initialization
 from t5x.examples.t5 import network
 
 SHAPES = {"encoder_input_tokens": (2, 8), "decoder_input_tokens": (2, 4), "decoder_target_tokens": (2, 4)}

@@ -22,7 +22,8 @@ from hub_uploads import UploadServer
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from t5x import checkpoints, initialization, interactive_model, partitioning  # noqa: E402
+from t5x import checkpoints, interactive_model, partitioning  # noqa: E402
+from t5x.embedded import initialization  # noqa: E402
 from t5x.examples.t5 import layers  # noqa: E402
 from t5x.train_state import InferenceState  # noqa: E402
 from t5xpg import hf, hf_t5x, hf_weights, vocabularies  # noqa: E402

@@ -10,7 +10,7 @@ from conftest import TESTS, program_settings
 
 from t5x import infer as infer_program
 from t5x.checkpoints import RestoreCheckpointConfig
-from t5x.inference_files import write_inferences_to_file
+from t5x.embedded.inference_files import write_inferences_to_file
 from t5x.interactive_model import InteractiveModel
 
 

@@ -8,8 +8,8 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t5x import inference_files
-from t5x.inference_files import ShardFiles, write_inferences_to_file
+from t5x.embedded import inference_files
+from t5x.embedded.inference_files import ShardFiles, write_inferences_to_file
 
 VOCABULARY = seqio.ByteVocabulary()
 TEXTS = ["é yes", "", "no"]

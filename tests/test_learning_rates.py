@@ -10,7 +10,7 @@ import optax
 import pytest
 from golden import record_optim
 
-from t5x.learning_rates import create_learning_rate_scheduler
+from t5x.embedded.learning_rates import create_learning_rate_scheduler
 
 RECORDED = json.loads(record_optim.PATH.read_text())["learning_rates"]
 FACTORS = (

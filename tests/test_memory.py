@@ -10,8 +10,8 @@ from command import run_t5xpg
 from conftest import TESTS
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from t5x import memory
 from t5x.train_state import InferenceState
+from t5xpg.base import memory
 
 
 @pytest.fixture

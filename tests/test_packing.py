@@ -7,7 +7,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t5x import datasets, packing
+from t5x.embedded import datasets, packing
 
 LENGTHS = {"inputs": 24, "targets": 10}
 

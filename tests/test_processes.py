@@ -14,7 +14,8 @@ import pytest
 from command import run_t5xpg
 from conftest import TESTS
 
-from t5x import checkpoints, safeguards
+from t5x import checkpoints
+from t5x.embedded import safeguards
 from t5x.interactive_model import InteractiveModel
 
 TIMEOUT = 600  # seconds; a machine with two busy cores needs some of it

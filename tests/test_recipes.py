@@ -11,7 +11,8 @@ from command import run_t5xpg
 from conftest import TESTS, program_settings
 
 from t5x import eval as eval_program
-from t5x import infer, initialization, train, vocabulary_check
+from t5x import infer, train
+from t5x.embedded import initialization, vocabulary_check
 from t5xpg import vocabularies
 
 CONFIGS = TESTS.parent / "configs"

@@ -9,7 +9,8 @@ import pytest
 from command import run_t5xpg
 from conftest import TESTS
 
-from t5x import checkpoints, safeguards
+from t5x import checkpoints
+from t5x.embedded import safeguards
 
 
 class Value:

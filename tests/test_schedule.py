@@ -2,7 +2,7 @@
 
 import pytest
 
-from t5x.schedule import Schedule
+from t5x.embedded.schedule import Schedule
 
 
 def stops(schedule: Schedule, step: int = 0) -> list[int]:

@@ -5,8 +5,8 @@ import types
 import pytest
 import seqio
 
-from t5x.datasets import DatasetConfig
-from t5x.vocabulary_check import get_vocabulary, import_task_module, verify_matching_vocabs
+from t5x.embedded.datasets import DatasetConfig
+from t5x.embedded.vocabulary_check import get_vocabulary, import_task_module, verify_matching_vocabs
 from t5xpg import tasks
 
 

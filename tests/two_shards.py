@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from t5x import datasets
+from t5x.embedded import datasets
 
 
 def get_dataset(cfg, shard_id: int, num_shards: int, converter_cls):

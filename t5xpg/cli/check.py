@@ -51,6 +51,7 @@ def describe(settings: dict):
     import jax
 
     from t5x import utils
+    from t5xpg.base import memory
 
     if restored := checkpoints_named(settings):
         yield "restores", ", ".join(restored)
@@ -83,7 +84,6 @@ def describe(settings: dict):
     step = jax.grad(lambda p, b, r: model.loss_fn(p, b, r)[0]) if training else model.predict_batch
     jax.eval_shape(step, state.params, batch, jax.random.PRNGKey(0))
     yield "step", f"{'loss and gradients' if training else 'prediction'} by shapes"
-    memory = memory_module()
     parts = memory.state_parts(state, initializer.train_state_axes, partitioner.mesh, training)
     yield "memory", memory.check_state(parts, partitioner.mesh)
 
@@ -128,14 +128,3 @@ def with_lengths(cfg):
     """Returns `cfg` with some lengths where it has none, as where a run takes those of the longest examples."""
     lengths = cfg.task_feature_lengths or {"inputs": 512, "targets": 512}
     return dataclasses.replace(cfg, task_feature_lengths=lengths)
-
-
-def memory_module():
-    """Returns the embedded engine's memory.py, by its path: an installed T5X has no such module."""
-    import importlib.util
-
-    path = Path(__file__).parent.parent / "engine" / "t5x" / "memory.py"
-    spec = importlib.util.spec_from_file_location("t5xpg_memory", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

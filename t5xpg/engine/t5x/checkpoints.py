@@ -23,13 +23,7 @@ from flax import traverse_util
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
-from t5x.checkpoint_readers import (  # noqa: F401, DamagedCheckpointError is part of this module
-    LEGACY_INDEX,
-    DamagedCheckpointError,
-    flatten,
-    open_checkpoint,
-    unflatten,
-)
+from t5x.embedded.checkpoint_readers import LEGACY_INDEX, DamagedCheckpointError, flatten, open_checkpoint, unflatten  # noqa: F401, DamagedCheckpointError is part of this module
 
 DTYPES = (None, "float32", "bfloat16", "float16")
 

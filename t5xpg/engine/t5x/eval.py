@@ -11,11 +11,12 @@ import jax
 import seqio
 from jax.experimental import multihost_utils
 
-from t5x import console, datasets, evaluation, gin_utils, inference_files, model_info, models
+from t5x import gin_utils, models
 from t5x.checkpoints import RestoreCheckpointConfig
-from t5x.evaluation import InferenceEvaluator
-from t5x.initialization import TrainStateInitializer
-from t5x.vocabulary_check import import_task_module
+from t5x.embedded import console, datasets, evaluation, inference_files, model_info
+from t5x.embedded.evaluation import InferenceEvaluator
+from t5x.embedded.initialization import TrainStateInitializer
+from t5x.embedded.vocabulary_check import import_task_module
 
 
 def evaluate(
@@ -138,7 +139,7 @@ def note_done(done_file: str, path: str) -> None:
 
 
 if __name__ == "__main__":
-    from t5x import programs
+    from t5x.embedded import programs
 
     programs.define_gin_flags()
     programs.define_distributed_flags()

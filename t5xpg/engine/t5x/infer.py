@@ -18,9 +18,10 @@ import seqio
 import tensorflow as tf
 from jax.experimental import multihost_utils
 
-from t5x import console, datasets, gin_utils, inference, model_info, models, vocabulary_check
+from t5x import gin_utils, models
 from t5x.checkpoints import RestoreCheckpointConfig
-from t5x.inference_files import (  # T5X's names for gin: infer_script.write_inferences_to_file, …
+from t5x.embedded import console, datasets, inference, model_info, vocabulary_check
+from t5x.embedded.inference_files import (  # T5X's names for gin: infer_script.write_inferences_to_file, …
     MODES,
     ShardFiles,
     is_finished,
@@ -28,7 +29,7 @@ from t5x.inference_files import (  # T5X's names for gin: infer_script.write_inf
     merge_chunks_to_file,
     write_inferences_to_file,
 )
-from t5x.initialization import TrainStateInitializer
+from t5x.embedded.initialization import TrainStateInitializer
 
 
 def infer(
@@ -257,7 +258,7 @@ def finish(files: ShardFiles, merge_fn: Callable | None, step: int) -> None:
 
 
 if __name__ == "__main__":
-    from t5x import programs
+    from t5x.embedded import programs
 
     programs.define_gin_flags()
     programs.define_distributed_flags()

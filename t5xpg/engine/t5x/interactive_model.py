@@ -22,7 +22,7 @@ import numpy as np
 
 from t5x import checkpoints
 from t5x.checkpoints import RestoreCheckpointConfig
-from t5x.initialization import TrainStateInitializer
+from t5x.embedded.initialization import TrainStateInitializer
 
 Tokens = Sequence[int]
 

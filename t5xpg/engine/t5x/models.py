@@ -14,7 +14,7 @@ from flax.core import freeze
 from jax import lax
 
 from t5x import decoding, losses
-from t5x.base_model import BaseTransformerModel, Batch, best_or_all
+from t5x.embedded.base_model import BaseTransformerModel, Batch, best_or_all
 
 __all__ = [
     *("BaseModel", "BaseTransformerModel", "Batch", "Metrics"),

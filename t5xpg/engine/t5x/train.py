@@ -19,12 +19,14 @@ import seqio
 from absl import logging
 from jax.experimental import multihost_utils
 
-from t5x import checkpoints, console, datasets, evaluation, memory, model_info, models, safeguards, vocabulary_check
+from t5x import checkpoints, models
 from t5x import trainer as trainer_lib
 from t5x.checkpoints import CheckpointConfig, CheckpointManager, RestoreCheckpointConfig
-from t5x.inference_files import open_whole
-from t5x.initialization import TrainStateInitializer
-from t5x.schedule import Schedule
+from t5x.embedded import console, datasets, evaluation, model_info, safeguards, vocabulary_check
+from t5x.embedded.inference_files import open_whole
+from t5x.embedded.initialization import TrainStateInitializer
+from t5x.embedded.schedule import Schedule
+from t5xpg.base import memory
 
 TRAIN_METRIC_KEY = "train"
 FIRST_STEP_NAME = "first_step.txt"
@@ -379,7 +381,7 @@ def manual_gc(schedule: Schedule):
 
 
 if __name__ == "__main__":
-    from t5x import programs
+    from t5x.embedded import programs
 
     programs.define_gin_flags()
     programs.define_distributed_flags()

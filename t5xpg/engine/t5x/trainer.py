@@ -14,16 +14,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from t5x import memory
 from t5x import metrics as metrics_lib
-from t5x.actions import (  # noqa: F401  (T5X's names for gin: trainer.EarlyStoppingAction, …)
-    ActionMode,
-    BaseAction,
-    EarlyStoppingAction,
-    TerminateOnNanAction,
-)
-from t5x.metrics_manager import MetricsManager
-from t5x.weight_metrics import WeightMetricsComputer
+from t5x.embedded.actions import ActionMode, BaseAction, EarlyStoppingAction, TerminateOnNanAction  # noqa: F401  (T5X's names for gin: trainer.EarlyStoppingAction, …)
+from t5x.embedded.metrics_manager import MetricsManager
+from t5x.embedded.weight_metrics import WeightMetricsComputer
+from t5xpg.base import memory
 
 Batch = Mapping[str, jax.Array]
 Metrics = dict[str, clu.metrics.Metric]

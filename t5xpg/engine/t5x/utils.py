@@ -3,11 +3,11 @@
 from seqio import TensorBoardLogger
 
 from t5x.checkpoints import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
-from t5x.datasets import DatasetConfig, get_dataset, get_training_eval_datasets
-from t5x.inference import get_infer_fn
-from t5x.initialization import TrainStateInitializer
-from t5x.learning_rates import create_learning_rate_scheduler
-from t5x.vocabulary_check import get_vocabulary, verify_matching_vocabs
+from t5x.embedded.datasets import DatasetConfig, get_dataset, get_training_eval_datasets
+from t5x.embedded.inference import get_infer_fn
+from t5x.embedded.initialization import TrainStateInitializer
+from t5x.embedded.learning_rates import create_learning_rate_scheduler
+from t5x.embedded.vocabulary_check import get_vocabulary, verify_matching_vocabs
 
 __all__ = [
     "CheckpointConfig",

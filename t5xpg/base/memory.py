@@ -2,7 +2,7 @@
 
 Two estimates, both of what each device holds of the divided arrays: by shapes, before anything is allocated, of
 parameters, optimizer state and gradients; and XLA's own, after it compiled the training step, of all that the step
-takes beside its arguments (activations, gradients, scratch). This file imports nothing of the engine.
+takes beside its arguments (activations, gradients, scratch).
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ import gin
 import jax
 from absl import app, flags, logging
 
-from t5x import console, gin_utils
+from t5x import gin_utils
+from t5x.embedded import console
 
 FLAGS = flags.FLAGS
 
@@ -49,7 +50,7 @@ def run(program: Callable, output_dir_macro: str = "MODEL_DIR", overriding_flags
         join_processes()
         set_up_data()
         configured = gin.configurable(program)
-        engine_parent = str(Path(__file__).parent.parent)
+        engine_parent = str(Path(__file__).parents[2])
         gin_utils.parse_gin_flags([*FLAGS.gin_search_paths, engine_parent], FLAGS.gin_file, FLAGS.gin_bindings)
         output_dir = gin.query_parameter(f"%{output_dir_macro}")
         console.log_to_file(os.path.join(output_dir, f"{program.__name__}.log"))

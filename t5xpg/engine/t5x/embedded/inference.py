@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from t5x.metrics_manager import local_value
+from t5x.embedded.metrics_manager import local_value
 
 PADDING = -1  # the index of the rows that fill up the last batch
 

@@ -12,11 +12,12 @@ import jax
 import numpy as np
 import seqio
 
-from t5x import console, models
-from t5x.datasets import without_autograph
-from t5x.inference import get_infer_fn
-from t5x.inference_files import open_whole
-from t5x.vocabulary_check import verify_matching_vocabs
+from t5x import models
+from t5x.embedded import console
+from t5x.embedded.datasets import without_autograph
+from t5x.embedded.inference import get_infer_fn
+from t5x.embedded.inference_files import open_whole
+from t5x.embedded.vocabulary_check import verify_matching_vocabs
 
 
 class InferenceEvaluator:

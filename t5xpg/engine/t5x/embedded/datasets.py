@@ -15,9 +15,9 @@ import tensorflow as tf
 from absl import logging
 from jax.experimental import multihost_utils
 
-from t5x import console
-from t5x.packing import pack_by_batches
-from t5x.vocabulary_check import import_task_module
+from t5x.embedded import console
+from t5x.embedded.packing import pack_by_batches
+from t5x.embedded.vocabulary_check import import_task_module
 
 
 @dataclasses.dataclass
