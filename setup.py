@@ -18,7 +18,7 @@ setup(
     python_requires=">=3.10",
     packages=[*find_packages(include=["t5xpg", "t5xpg.*"]), "t5xpg.configs"],
     package_dir={"t5xpg.configs": "configs"},
-    package_data={"": ["*.gin"]},
+    package_data={"": ["*.gin", "*.html"]},
     entry_points={"console_scripts": ["t5xpg = t5xpg.cli.main:main"]},
     install_requires=[
         # Data: tasks, their preprocessors and vocabularies.

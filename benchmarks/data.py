@@ -95,7 +95,7 @@ def add_seed_task(path: str) -> None:
 
 
 def rows(path: str, shuffle: bool = True):
-    from t5xpg.sources import JsonlDataSource
+    from t5xpg.data.sources import JsonlDataSource
 
     return JsonlDataSource({"train": path}).get_dataset("train", shuffle, SEED)
 
@@ -134,7 +134,8 @@ def make_cache(path: str, folder: str) -> str:
     """Registers and caches a task over the file; returns its name."""
     import seqio
 
-    from t5xpg import offline_cache, tasks
+    from t5xpg import tasks
+    from t5xpg.data import offline_cache
 
     name = tasks.jsonl_task("cached", {"train": path}, cacheable=True)
     offline_cache.cache_tasks([name], folder, num_shards=16)

@@ -31,7 +31,9 @@ import seqio
 import tensorflow as tf
 from tqdm import tqdm
 
-from t5xpg import compressed, sources, tasks, vocabularies
+from t5xpg import tasks, vocabularies
+from t5xpg.base.files import write_whole
+from t5xpg.data import compressed, jsonl
 
 NO_ANSWER = "unanswerable"  # what a model writes where the context does not answer the question
 _SPACES = re.compile(r"[\t\n\f\r ]+")  # what RE2, and so TensorFlow, calls \s
@@ -59,11 +61,11 @@ class Question(NamedTuple):
 # ---- Files ----
 
 
-def read_questions(files: sources.Files) -> list[Question]:
+def read_questions(files: jsonl.Files) -> list[Question]:
     """All questions of SQuAD files, in order.
 
     Args:
-      files: see `sources.find_files`; also .gz, .bz2, .xz. Each is SQuAD's own JSON (1.1 or 2.0),
+      files: see `jsonl.find_files`; also .gz, .bz2, .xz. Each is SQuAD's own JSON (1.1 or 2.0),
         or JSONL with a row {"id", "question", "context", "answers"} for each question. Answers are
         [{"text", "answer_start"}, …] as in SQuAD, {"text": […], "answer_start": […]} as in
         Hugging Face's data set, or texts; [] where there is none.
@@ -72,7 +74,7 @@ def read_questions(files: sources.Files) -> list[Question]:
       ValueError: a file is neither, or two questions have one id; with where.
     """
     found: dict[str, Question] = {}
-    for path in sources.find_files(files):
+    for path in jsonl.find_files(files):
         for where, row in _rows(path):
             question = _question(row, where)
             if question.id in found:
@@ -174,7 +176,7 @@ def answer_text(prediction: str, context: str, no_answer: str = NO_ANSWER, pad_p
 
 def squad_task(
     name: str,
-    files: Mapping[str, sources.Files] | sources.Files,
+    files: Mapping[str, jsonl.Files] | jsonl.Files,
     sequence_length: Mapping[str, int] | None,
     vocabulary: seqio.Vocabulary | None = None,
     no_answer: str = NO_ANSWER,
@@ -228,7 +230,7 @@ class SquadSource(seqio.DataSource):
     """
 
     def __init__(self, files, sequence_length, vocabulary, no_answer, pad_punctuation, splits):
-        self.files = dict(files) if isinstance(files, Mapping) else sources.split_files(files, splits)
+        self.files = dict(files) if isinstance(files, Mapping) else jsonl.split_files(files, splits)
         self.no_answer, self.pad_punctuation = no_answer, pad_punctuation
         self._lengths = dict(sequence_length or {})
         self._vocabulary = vocabulary
@@ -403,7 +405,4 @@ def words(text: str) -> list[str]:
 
 def write_predictions(predictions: Mapping[str, str], path: str | os.PathLike) -> None:
     """Writes {id: answer} as the official scorer takes it, whole or not at all."""
-    beside = f"{os.fspath(path)}.{os.getpid()}.part"
-    with open(beside, "w", encoding="utf-8") as file:
-        json.dump(dict(predictions), file, ensure_ascii=False, indent=1)
-    os.replace(beside, path)
+    write_whole(path, json.dumps(dict(predictions), ensure_ascii=False, indent=1))

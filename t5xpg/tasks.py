@@ -48,7 +48,8 @@ from absl import logging
 from t5.data import postprocessors
 from t5.evaluation import metrics
 
-from t5xpg import objectives, sources, vocabularies
+from t5xpg import objectives, vocabularies
+from t5xpg.data import jsonl, sources
 
 MetricFn = Callable[[list, list], Mapping[str, float]]  # (targets, predictions)
 MixtureRate = float | Callable[[seqio.Task], float]
@@ -71,7 +72,7 @@ _NUMBER_METRICS = ("pearson_corrcoef", "spearman_corrcoef")
 
 def jsonl_task(
     name: str,
-    files: Mapping[str, sources.Files] | sources.Files,
+    files: Mapping[str, jsonl.Files] | jsonl.Files,
     objective: str | objectives.Objective = "span_corruption",
     vocabulary: seqio.Vocabulary | None = None,
     text_key: str | None = None,
@@ -317,7 +318,7 @@ def _check_alike(name: str, tasks: Sequence[seqio.Task]) -> None:
 
 def dataset_rows_generator(split: str, limit_rec: int | None = None) -> Iterator[str]:
     """Yields the texts of wikitext_{split}.jsonl once, in order; the first `limit_rec` of them."""
-    rows = sources.read_rows(_WIKITEXT_FILES.format(split=split))
+    rows = jsonl.read_rows(_WIKITEXT_FILES.format(split=split))
     return (row["text"] for row in itertools.islice(rows, limit_rec))
 
 

@@ -13,7 +13,7 @@ from conftest import TESTS, program_settings
 from t5x import eval as eval_program
 from t5x import infer, train
 from t5x.embedded import initialization, vocabulary_check
-from t5xpg import vocabularies
+from t5xpg.vocabularies import training
 
 CONFIGS = TESTS.parent / "configs"
 # Parts that recipes include.
@@ -51,7 +51,7 @@ def sentencepiece_model(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def tokenizer_file(tmp_path_factory, corpus) -> str:
     folder = tmp_path_factory.mktemp("bpe") / "bpe"
-    return str(vocabularies.train_byte_level_bpe(corpus.format(split="train"), folder, 300))
+    return str(training.train_byte_level_bpe(corpus.format(split="train"), folder, 300))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -10,8 +10,11 @@ from flax import traverse_util
 from flax.linen import partitioning as flax_partitioning
 
 from t5x import partitioning
-from t5xpg import hf_roberta, vocabularies
+from t5xpg import vocabularies
+from t5xpg.hf import checkpoints, compare, roberta, tokenizer
+from t5xpg.hf.to_hf import write_model
 from t5xpg.roberta import Roberta, RobertaConfig
+from t5xpg.vocabularies import training
 
 CONFIG = RobertaConfig(vocab_size=300, emb_dim=32, num_heads=4, num_layers=2, mlp_dim=48, max_length=24)
 TOKENS = np.random.default_rng(1).integers(1, 300, (3, 24), np.int32)
@@ -34,8 +37,10 @@ def params():
 def exported(tmp_path_factory, params, corpus):
     folder = tmp_path_factory.mktemp("hf") / "model"
     folder.mkdir()
-    file = vocabularies.train_byte_level_bpe(corpus.format(split="train"), folder.with_name("bpe"), 300)
-    hf_roberta.write(folder, CONFIG, params, vocabularies.byte_level_bpe(str(file)))
+    file = training.train_byte_level_bpe(corpus.format(split="train"), folder.with_name("bpe"), 300)
+    vocabulary = vocabularies.byte_level_bpe(str(file))
+    trained = checkpoints.Trained(Roberta(CONFIG), vocabulary, traverse_util.flatten_dict(params, sep="/"), 0, "")
+    write_model(folder, *roberta.convert(trained, tokenizer.write(trained, folder, None)))
     return folder
 
 
@@ -59,14 +64,14 @@ def test_logits_are_those_of_transformers(params, exported):
     real = TOKENS != 0
     np.testing.assert_allclose(ours[real], expected[real], atol=1e-4)
     assert np.abs(expected[real]).mean() > 0.5, "logits worth comparing"
-    assert hf_roberta.compare(exported, CONFIG, params)["logits"] < 1e-4
+    assert compare.compare(exported, Roberta(CONFIG), traverse_util.flatten_dict(params, sep="/"))["logits"] < 1e-4
 
 
 def test_a_wrong_weight_is_noticed(params, exported):
     wrong = traverse_util.flatten_dict(params, sep="/")
     wrong["layers_1/attention/value/bias"] = wrong["layers_1/attention/value/bias"] + 0.01
-    wrong = traverse_util.unflatten_dict(wrong, sep="/")
-    assert hf_roberta.compare(exported, CONFIG, wrong)["logits"] > hf_roberta.TOLERANCE
+    with pytest.raises(ValueError, match="differ"):
+        compare.compare(exported, Roberta(CONFIG), wrong)
 
 
 def test_packed_rows_are_rows_of_their_own(params, exported):

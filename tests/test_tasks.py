@@ -13,7 +13,8 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t5xpg import objectives, sources, tasks
+from t5xpg import objectives, tasks
+from t5xpg.data import jsonl
 
 LENGTHS = {"inputs": 64, "targets": 14}
 TEXTS = ["The quick brown fox jumps over the lazy dog.", "水は高きから低きに流れる", "z" * 300] * 8
@@ -65,9 +66,9 @@ def test_shipped_tasks(folder):
 
 def test_shipped_files_are_found_from_elsewhere(folder, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    with pytest.raises(sources.MissingFileError, match="wikitext_train.jsonl"):
+    with pytest.raises(jsonl.MissingFileError, match="wikitext_train.jsonl"):
         ids("wikitext_span_corruption")
-    monkeypatch.setenv(sources.DATA_DIR_VARIABLE, str(folder))
+    monkeypatch.setenv(jsonl.DATA_DIR_VARIABLE, str(folder))
     assert ids("wikitext_span_corruption")
 
 
@@ -506,9 +507,9 @@ def test_shuffling_takes_a_seed(folder):
 @pytest.mark.parametrize("content", ["", "\n\n"])
 def test_an_empty_file_ends(folder, content):
     (folder / "wikitext_train.jsonl").write_text(content)
-    with pytest.raises(sources.JsonlError, match="wikitext_train.jsonl"):
+    with pytest.raises(jsonl.JsonlError, match="wikitext_train.jsonl"):
         tasks.dataset_generator("train", False)
-    with contextlib.suppress(sources.JsonlError):
+    with contextlib.suppress(jsonl.JsonlError):
         assert list(tasks.dataset_rows_generator("train")) == []
 
 

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     names = find()
     import tensorflow as tf
 
-    from t5xpg import offline_cache
+    from t5xpg.data import offline_cache
 
     tf.config.set_visible_devices([], "GPU")
     stats = offline_cache.cache_tasks(

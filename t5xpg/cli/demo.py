@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 def prepare_corpus(folder: Path) -> dict[str, Path]:
     """Returns {split: path} of WikiText-2, or of Python's documentation where the hub cannot be reached."""
-    from t5xpg import corpora
+    from t5xpg.data import corpora
 
     try:
         return corpora.prepare_hub(output_dir=folder, config="wikitext-2-raw-v1", splits=("train", "validation"))
@@ -59,10 +59,10 @@ def prepare_corpus(folder: Path) -> dict[str, Path]:
 
 
 def print_byte_entropy(path: Path) -> None:
-    from t5xpg import sources
+    from t5xpg.data import jsonl
 
     counts = Counter()
-    for row in sources.read_rows(str(path)):
+    for row in jsonl.read_rows(str(path)):
         counts.update(row["text"].encode())
     total = sum(counts.values())
     nats = -sum(n / total * math.log(n / total) for n in counts.values())
@@ -74,7 +74,7 @@ def show_guesses(model_dir: str, shown: int = 3, counted: int = 128) -> None:
     import seqio
 
     from t5x import interactive_model
-    from t5xpg import readable
+    from t5xpg.inspection import readable
 
     model = interactive_model.InteractiveModel.restore(model_dir, batch_size=16)
     cfg = model.settings["train_eval_dataset_cfg"]

@@ -10,9 +10,9 @@ def one_line(error: BaseException) -> str:
     """Returns the error's own words: what a data source said inside tf.data, or else its first line."""
     text = str(error)
     if "tensorflow" in sys.modules:  # only there can a source's error be wrapped, and importing it takes seconds
-        from t5xpg import sources
+        from t5xpg.data import jsonl
 
-        text = sources.original_error(error) or text
+        text = jsonl.original_error(error) or text
     missing = re.match(r"(\w+)/macro\.value set to `%gin\.REQUIRED`", text)
     if missing:
         return f"{missing[1]} is not set; add {missing[1]}=VALUE to the command line."

@@ -33,14 +33,15 @@ def run(args: argparse.Namespace) -> int:
     import seqio
 
     from t5x.interactive_model import InteractiveModel
-    from t5xpg import inspection, mlm
+    from t5xpg import mlm
+    from t5xpg.inspection import facts
 
     restored = InteractiveModel.restore(args.model_dir, args.step, batch_size=1)
     model, vocabulary = restored.model, restored.model.output_vocabulary
     if not isinstance(model, mlm.EncoderOnlyModel):
         raise ValueError(f"{args.model_dir} holds a {type(model).__name__}, not a masked language model.")
     task = seqio.get_mixture_or_task(restored.settings["train_dataset_cfg"].mixture_or_task_name)
-    mask_id = inspection.objective_of(task).mask_token(vocabulary)
+    mask_id = facts.objective_of(task).mask_token(vocabulary)
     for text in args.text:
         print(text)
         guesses = mlm.fill_mask(model, restored.train_state.params, text, mask_id, args.top)

@@ -57,20 +57,19 @@ def import_tasks(module: str) -> None:
 
 def run_inspect(args: argparse.Namespace) -> int:
     import_tasks(args.module)
-    from t5xpg import inspection, inspection_page
-    from t5xpg.cli import inspect_view
+    from t5xpg.inspection import facts, page, terminal
 
     task, settings = read_target(args.what)
     if args.lengths:
         settings["lengths"] = parse_lengths(args.lengths)
     if args.split:
         settings["split"] = args.split
-    seen = inspection.inspect(task, **settings, rows=args.sample, examples=args.examples, seed=args.seed)
-    inspect_view.show(seen)
+    seen = facts.inspect(task, **settings, rows=args.sample, examples=args.examples, seed=args.seed)
+    terminal.show(seen)
     answers, rates = read_code(args.what, task, settings.get("lengths"))
-    inspect_view.show_code(answers, rates, seen.epoch)
+    terminal.show_code(answers, rates, seen.epoch)
     if args.html:
-        inspection_page.write(seen, inspect_view.facts(seen), args.html, answers, () if rates is None else rates)
+        page.write(seen, terminal.facts(seen), args.html, answers, () if rates is None else rates)
         print(f"\n{args.html}: open it in a browser")
     return 0
 
@@ -86,13 +85,12 @@ def read_target(what: list[str]) -> tuple[str, dict]:
 
 def read_code(what: list[str], task: str, lengths: dict[str, int] | None) -> tuple[list, object]:
     """Returns what inspect_code says of the task and of a recipe's run, and the run's learning rates (or None)."""
-    from t5xpg import inspection
-    from t5xpg.cli import inspect_code
+    from t5xpg.inspection import code, facts
 
-    answers, rates = inspect_code.of_data(inspection.find(task), lengths), None
+    answers, rates = code.of_data(facts.find(task), lengths), None
     if what[0].endswith(".gin") and (settings := train_settings()):
-        answers += inspect_code.of_training(settings)
-        rates = inspect_code.learning_rates(settings)
+        answers += code.of_training(settings)
+        rates = code.learning_rates(settings)
     return answers, rates
 
 
@@ -123,13 +121,13 @@ def run_tasks(args: argparse.Namespace) -> int:
     import_tasks(args.module)
     import seqio
 
-    from t5xpg import inspection
+    from t5xpg.inspection import facts
 
     found = [seqio.get_mixture_or_task(name) for name in (*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names())]
     found.sort(key=lambda provider: (not hasattr(provider, "jsonl_arguments"), provider.name))
     width = max(len(provider.name) for provider in found)
     for provider in found:
-        about = inspection.describe(provider)
+        about = facts.describe(provider)
         columns = [about[key] for key in ("source", "objective", "vocabulary", "splits") if about[key]]
         print(f"{provider.name:{width}}  {'  |  '.join(columns)}")
     return 0

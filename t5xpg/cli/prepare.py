@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable
 
-from t5xpg import corpora
+from t5xpg.data import corpora
 
 
 def register(subparsers) -> None:

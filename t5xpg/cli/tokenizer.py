@@ -1,4 +1,4 @@
-"""`t5xpg tokenizer train`: a vocabulary of one's own. The work is in t5xpg.vocabularies.
+"""`t5xpg tokenizer train`: a vocabulary of one's own. The work is in t5xpg.vocabularies.training.
 
 The flags are the arguments of `train_sentencepiece` and `train_byte_level_bpe` there, and keep their defaults.
 """
@@ -51,25 +51,26 @@ def run(args: argparse.Namespace) -> int:
 
     import_tensorflow()
     from t5xpg import vocabularies
+    from t5xpg.vocabularies import tokenizer_json, training
 
     settings = {name: value for name, value in vars(args).items() if name not in ("run", "input")}
     if settings.get("model_type") == BYTE_LEVEL_BPE:
         train_byte_level_bpe(args.input, settings)
         return 0
-    check_settings(vocabularies.train_sentencepiece, settings)
-    model = vocabularies.train_sentencepiece(args.input, **settings)
+    check_settings(training.train_sentencepiece, settings)
+    model = training.train_sentencepiece(args.input, **settings)
     folder = model.with_name(f"{model.stem}_hf")
-    vocabularies.to_tokenizer_json(model, folder)
+    tokenizer_json.write(model, folder)
     print_next_steps(model, folder, vocabularies.sentencepiece(str(model)).vocab_size)
     return 0
 
 
 def train_byte_level_bpe(inputs: list[str], settings: dict) -> None:
-    from t5xpg import vocabularies
+    from t5xpg.vocabularies import training
 
     del settings["model_type"]
-    check_settings(vocabularies.train_byte_level_bpe, settings)
-    path = vocabularies.train_byte_level_bpe(inputs, **settings)
+    check_settings(training.train_byte_level_bpe, settings)
+    path = training.train_byte_level_bpe(inputs, **settings)
     print(
         f"{path}: for the recipes, and for AutoTokenizer.from_pretrained('{path.parent}')\n"
         "train with it:\n"

@@ -1,0 +1,423 @@
+"""Any corpus to JSONL: one {"text": ...} a line, one file a split, `<name>_<split>.jsonl`.
+
+Three sources: a data set on the Hugging Face Hub (WikiText-103 unless told otherwise), text files, and the prose
+that every Python carries with it, which needs no network. A file appears whole or not at all, and one that stands
+already is kept unless `overwrite` is given.
+
+No row held out here for validation stands in train too: text files are split by a hash of the seed and the row, so
+that equal rows fall on the same side whatever else is in the corpus; Python's docs by topic and by module.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import glob
+import hashlib
+import itertools
+import json
+import os
+import random
+import re
+import sys
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from t5xpg.base import files
+from t5xpg.data import compressed
+
+WIKITEXT = "Salesforce/wikitext"
+WIKITEXT_CONFIG = "wikitext-103-raw-v1"
+SPLITS = ("train", "validation", "test")
+PROSE_MIN_LENGTH = 101  # characters: WikiText's headings and blank rows, and one-line docstrings, are shorter
+TEXT_SUFFIXES = tuple(kind + packed for kind in (".txt", ".jsonl") for packed in ("", *compressed.SUFFIXES))
+
+
+class CorpusError(ValueError):
+    """A corpus that cannot be had or read; the message is one line: where, what was found, what to do."""
+
+
+# --- writing -----------------------------------------------------------------------------------------------
+
+
+def write_jsonl(path: str | os.PathLike, rows: Iterable[dict]) -> int:
+    """Writes one JSON object a line, as `json.dump` writes it, and returns how many.
+
+    The rows are taken one at a time. The file appears when the last is written: an exception or a kill before that
+    leaves whatever stood at `path`. Raises CorpusError when there is no row.
+    """
+    count = 0
+    with files.open_whole(path) as handle:
+        for count, row in enumerate(rows, 1):  # noqa: B007
+            handle.write(json.dumps(row) + "\n")
+        if not count:
+            raise CorpusError(f"{path}: not written, no row is left for it. Look at the input and at --min_length.")
+    return count
+
+
+def _write_pair(paths: dict[str, Path], rows: Iterable[tuple[bool, str]]) -> None:
+    """Sends each (is it for validation?, text) to its file; both files appear together, after the last row."""
+    counts = dict.fromkeys(paths, 0)
+    with contextlib.ExitStack() as stack:
+        handles = {split: stack.enter_context(files.open_whole(path)) for split, path in paths.items()}
+        for held_out, text in rows:
+            split = "validation" if held_out else "train"
+            handles[split].write(json.dumps({"text": text}) + "\n")
+            counts[split] += 1
+        for split, count in counts.items():
+            if not count:
+                raise CorpusError(
+                    f"{paths[split]}: not written, {sum(counts.values())} rows leave none for {split}. Look at the "
+                    "input, --min_length, --validation_fraction (0 writes train alone) and, for text, --rows lines."
+                )
+    for split, path in paths.items():
+        _report(path, counts[split])
+
+
+def _report(path: Path, rows: int, note: str = "") -> None:
+    size = path.stat().st_size
+    print(f"{path}: {rows:,} rows, {f'{size / 1e6:.2f} MB' if size >= 1e4 else f'{size:,} bytes'}{note}", flush=True)
+
+
+def _report_kept(path: Path) -> None:
+    with open(path, "rb") as handle:
+        rows = sum(1 for _ in handle)
+    _report(path, rows, ", already there and kept (--overwrite writes it again)")
+
+
+def _split_paths(output_dir: str | os.PathLike, name: str, splits: Sequence[str]) -> dict[str, Path]:
+    return {split: Path(output_dir, f"{name}_{split}.jsonl") for split in splits}
+
+
+def _plan_pair(output_dir: str | os.PathLike, name: str, fraction: float, overwrite: bool) -> tuple[dict, bool]:
+    """({split: path}, whether to write them). Raises where a file would come to stand beside an older one."""
+    if not 0 <= fraction < 1:
+        raise CorpusError(f"validation_fraction is {fraction}; it must be at least 0 and below 1.")
+    both = _split_paths(output_dir, name, ("train", "validation"))
+    paths = both if fraction else {"train": both["train"]}
+    if not overwrite and all(path.exists() for path in paths.values()):
+        for path in paths.values():
+            _report_kept(path)
+        return paths, False
+    rewritten = paths.values() if overwrite else ()
+    if standing := [path for path in both.values() if path.exists() and path not in rewritten]:
+        raise CorpusError(
+            f"{standing[0]} is there, and a new file beside it could repeat its rows. Remove it, write both again "
+            "(--overwrite and a --validation_fraction above 0), or pass another --name."
+        )
+    return paths, True
+
+
+# --- the Hugging Face Hub ----------------------------------------------------------------------------------
+
+
+def prepare_hub(
+    output_dir: str | os.PathLike = ".",
+    *,
+    dataset: str = WIKITEXT,
+    config: str | None = None,
+    text_column: str = "text",
+    splits: Sequence[str] = SPLITS,
+    min_length: int = PROSE_MIN_LENGTH,
+    name: str = "wikitext",
+    overwrite: bool = False,
+) -> dict[str, Path]:
+    """Writes the splits of a Hugging Face data set (a name on the Hub or a local folder), one file each.
+
+    Rows whose `text_column` has fewer than `min_length` characters are left out; other columns are not written.
+    `config` None means WikiText-103 for WikiText and the data set's own default otherwise. Splits that stand already
+    are kept, and when all do, nothing is asked of the network. The rows come from the memory-mapped files of the
+    `datasets` cache, so memory does not grow with the corpus.
+
+    Returns {split: path}. Raises CorpusError, and after one quick attempt when the Hub cannot be reached.
+    """
+    paths = _split_paths(output_dir, name, splits)
+    wanted = {split: path for split, path in paths.items() if overwrite or not path.exists()}
+    for split in paths.keys() - wanted:
+        _report_kept(paths[split])
+    if wanted:
+        loaded = _load_from_hub(dataset, config or (WIKITEXT_CONFIG if dataset == WIKITEXT else None))
+        for split in wanted:
+            _check_split(loaded, dataset, split, text_column)
+        for split, path in wanted.items():
+            texts = _hub_texts(loaded[split], split, text_column, min_length)
+            kept = write_jsonl(path, ({"text": text} for text in texts))
+            _report(path, kept, f" (of {len(loaded[split]):,}, those of {min_length} characters or more)")
+    return paths
+
+
+def _load_from_hub(dataset: str, config: str | None):
+    """The data set's splits, from the Hub or, when that cannot be reached, from what `datasets` has in its cache.
+
+    The client learns that there is no network from six attempts over 23 seconds, hence the one made here first.
+    """
+    import datasets
+
+    trouble = None if os.path.isdir(dataset) else _hub_trouble()
+    offline_before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = offline_before or trouble is not None
+    try:
+        return datasets.load_dataset(dataset, config)
+    except Exception as error:  # the client lets through errors of its own, of its HTTP library and of Arrow
+        label = f"{dataset} ({config})" if config else dataset
+        if trouble is None:
+            raise CorpusError(f"{label}: {_one_line(error)}") from error
+        raise CorpusError(
+            f"{label} is not in the local cache and the Hugging Face Hub cannot be reached ({trouble}). Connect and "
+            "run this again, or take a corpus that needs no network: t5xpg prepare python-docs"
+        ) from error
+    finally:
+        datasets.config.HF_HUB_OFFLINE = offline_before
+
+
+def _hub_trouble() -> str | None:
+    """What keeps one request from reaching the Hub (HF_ENDPOINT, proxies included); None when it answers."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=10)
+    except Exception as error:  # of whichever HTTP library the installed client is built on
+        return f"{constants.ENDPOINT}: {_one_line(error)}"
+    return None
+
+
+def _one_line(error: BaseException) -> str:
+    """An exception's message and its cause's, which for `datasets` is where the reason stands, on one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    cause = _one_line(error.__cause__) if error.__cause__ else text
+    return text if cause in text else f"{text} ({cause})"
+
+
+def _check_split(loaded, dataset: str, split: str, column: str) -> None:
+    """Raises CorpusError unless the data set has the split, and in it a column of text."""
+    if split not in loaded:
+        raise CorpusError(f"{dataset}: no split {split!r}; found {' '.join(loaded)}. Name the ones to write: --splits")
+    features = loaded[split].features
+    if getattr(features.get(column), "dtype", None) not in ("string", "large_string"):
+        found = ", ".join(f"{key} ({getattr(value, 'dtype', 'nested')})" for key, value in features.items())
+        raise CorpusError(
+            f"{dataset}, {split}: no text column {column!r}; found {found}. Name one of type string: --text_column"
+        )
+
+
+def _hub_texts(rows, split: str, column: str, min_length: int) -> Iterator[str]:
+    from tqdm import tqdm
+
+    with tqdm(total=len(rows), desc=f"writing {split} split", unit=" rows") as bar:
+        for batch in rows.select_columns([column]).iter(batch_size=1000):
+            yield from (text for text in batch[column] if text is not None and len(text) >= min_length)
+            bar.update(len(batch[column]))
+
+
+# --- text files --------------------------------------------------------------------------------------------
+
+
+def prepare_text(
+    inputs: Sequence[str | os.PathLike],
+    output_dir: str | os.PathLike = ".",
+    *,
+    name: str = "text",
+    rows: str = "paragraphs",
+    text_key: str = "text",
+    min_length: int = 1,
+    validation_fraction: float = 0.05,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> dict[str, Path]:
+    """Writes text files as a train and a validation split; `validation_fraction` 0 writes train alone.
+
+    `inputs` are files, globs or folders (searched through) of .txt and .jsonl, also .gz, .bz2 or .xz. A row is a
+    paragraph (lines up to a blank one) or a line of a .txt file, or what stands under `text_key` in a line of a
+    .jsonl file; rows of fewer than `min_length` characters are left out. The side that a row falls on follows from
+    `seed` and its text alone, so that it stays there when files are added. One row at a time is held in memory.
+
+    Returns {split: path}. Raises CorpusError with file and line on what cannot be read, and then writes nothing.
+    """
+    from tqdm import tqdm
+
+    paths, wanted = _plan_pair(output_dir, name, validation_fraction, overwrite)
+    if not wanted:
+        return paths
+    files = _find_files(inputs)
+    outputs = {path.resolve() for path in paths.values()}
+    for file in files:
+        if file.resolve() in outputs:
+            raise CorpusError(f"{file} is input and output at once. Pass another --output_dir or --name.")
+    texts = (text for file in files for text in _read_texts(file, rows, text_key) if len(text) >= min_length)
+    bar = tqdm(texts, desc=f"writing {' and '.join(paths)}", unit=" rows", disable=None)
+    _write_pair(paths, ((_is_held_out(text, seed, validation_fraction), text) for text in bar))
+    return paths
+
+
+def _is_held_out(text: str, seed: int, fraction: float) -> bool:
+    digest = hashlib.blake2b(f"{seed}:{text}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < fraction * 2**64
+
+
+def _find_files(inputs: Sequence[str | os.PathLike]) -> list[Path]:
+    """The files that the inputs name, in the order given, sorted within a folder or glob, each once."""
+    found: list[Path] = []
+    for item in map(Path, inputs):
+        if item.is_file() and not item.name.endswith(TEXT_SUFFIXES):
+            raise CorpusError(f"{item}: not a kind of file read here, which are {' '.join(TEXT_SUFFIXES)}")
+        matches = [item] if item.exists() else [Path(match) for match in glob.glob(str(item), recursive=True)]
+        below = (file for match in matches for file in (match.rglob("*") if match.is_dir() else [match]))
+        files = sorted(file for file in below if file.name.endswith(TEXT_SUFFIXES) and file.is_file())
+        if not files:
+            state = f"has no {' '.join(TEXT_SUFFIXES)} in it" if matches else "does not exist and matches nothing"
+            raise CorpusError(f"{item}: {state}. Name files, folders or quoted globs.")
+        found += files
+    return list({file.resolve(): file for file in found}.values())
+
+
+def _read_texts(path: Path, rows: str, text_key: str) -> Iterator[str]:
+    lines = _read_lines(path)
+    if path.name.endswith(".jsonl") or path.stem.endswith(".jsonl"):
+        return (_text_of(line, text_key, f"{path}:{number}") for number, line in lines if line.strip())
+    if rows == "lines":
+        return (line.strip() for _, line in lines if line.strip())
+    if rows == "paragraphs":
+        return _paragraphs(line for _, line in lines)
+    raise CorpusError(f"rows is {rows!r}; it must be 'paragraphs' or 'lines'.")
+
+
+def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(number from 1, line) of a UTF-8 file, compressed or not; a byte order mark is dropped."""
+    with compressed.open_binary(str(path)) as handle:
+        try:
+            for number, line in enumerate(handle, 1):
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise CorpusError(
+                f"{path}:{number}: not UTF-8, byte 0x{error.object[error.start]:02x} at position {error.start + 1} of "
+                "the line. Convert the file (iconv -t UTF-8) or mend the line."
+            ) from error
+        except compressed.READ_ERRORS as error:
+            raise CorpusError(f"{path}: cannot be read to its end ({error}). Fetch or compress it again.") from error
+
+
+def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    for has_text, block in itertools.groupby(lines, key=lambda line: bool(line.strip())):
+        if has_text:
+            yield "\n".join(map(str.rstrip, block))
+
+
+def _text_of(line: str, key: str, where: str) -> str:
+    """What stands under `key` in a line of JSON; `where` is its file and number, for the error."""
+    import orjson
+
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise CorpusError(f"{where}: not a line of JSON ({error}). Mend or remove it.") from error
+    if not isinstance(row, dict):
+        raise CorpusError(f"{where}: a JSON {type(row).__name__}, not an object with the key {key!r}.")
+    if not isinstance(row.get(key), str):
+        found = {name: type(value).__name__ for name, value in row.items()}
+        raise CorpusError(f"{where}: no text under {key!r}; found {found}. Name the key of the text: --text_key")
+    return row[key]
+
+
+# --- Python's own documentation ----------------------------------------------------------------------------
+
+
+def prepare_python_docs(
+    output_dir: str | os.PathLike = ".",
+    *,
+    name: str = "python_docs",
+    min_length: int = PROSE_MIN_LENGTH,
+    validation_fraction: float = 0.1,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> dict[str, Path]:
+    """Writes the English that this Python carries: the language reference and the standard library's docstrings.
+
+    About 1.9 MB of real prose, with no network: a row is a topic of `help()` or the docstring of a module, class or
+    function, once each, of at least `min_length` characters. Nothing is imported, the sources are parsed. A topic or
+    a top-level module with all below it goes to one split, by `seed`; validation gets up to `validation_fraction` of
+    the characters. The same Python gives the same files.
+
+    Returns {split: path}. Raises CorpusError where this Python came without its sources.
+    """
+    paths, wanted = _plan_pair(output_dir, name, validation_fraction, overwrite)
+    if not wanted:
+        return paths
+    library = Path(sysconfig.get_path("stdlib"))
+    if not (library / "pydoc_data" / "topics.py").is_file():
+        raise CorpusError(f"{library}: this Python came without its library's sources. Use another, or prepare text.")
+    documents = _distinct_rows({**_topics(library), **_docstrings(library)}, min_length)
+    order = sorted(documents)
+    random.Random(seed).shuffle(order)
+    held_out = _fill_validation(documents, order, validation_fraction)
+    _write_pair(paths, ((document in held_out, text) for document in order for text in documents[document]))
+    return paths
+
+
+def _topics(library: Path) -> dict[str, list[str]]:
+    """{"help(<topic>)": [text]} of the language reference, without topics that a longer one quotes in full.
+
+    "with", for one, is a part of "compound"; left in, it could put in validation what train has word for word.
+    """
+    tree = ast.parse((library / "pydoc_data" / "topics.py").read_bytes())
+    topics = next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "topics"
+    )
+    kept: dict[str, str] = {}  # topic to its text without underlines, which change with a heading's level
+    for topic in sorted(topics, key=lambda topic: (-len(topics[topic]), topic)):
+        plain = re.sub(r"[*=\-~^]{3,}", "", topics[topic])
+        body = plain.partition("\n")[2].strip()  # a heading can change where it is quoted
+        if not any(body in longer for longer in kept.values()):
+            kept[topic] = plain
+    return {f"help({topic})": [topics[topic].strip()] for topic in kept}
+
+
+def _docstrings(library: Path) -> dict[str, list[str]]:
+    """{top-level module: docstrings of it and of everything in it}, in the order of the sources."""
+    from tqdm import tqdm
+
+    found: dict[str, list[str]] = {}
+    modules = tqdm(sorted(sys.stdlib_module_names), "reading the standard library", unit=" modules", disable=None)
+    for module in modules:
+        sources = [library / f"{module}.py", *sorted((library / module).rglob("*.py"))]
+        found[module] = [
+            text
+            for path in sources
+            if path.is_file() and not {"test", "tests", "idle_test"} & set(path.relative_to(library).parts)
+            for text in _docstrings_of(path)
+        ]
+    return found
+
+
+def _docstrings_of(path: Path) -> list[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of invalid escapes, which are the library's business
+        tree = ast.parse(path.read_bytes())
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
+def _distinct_rows(documents: dict[str, list[str]], min_length: int) -> dict[str, list[str]]:
+    """The documents without short rows and without rows that stand already in this or an earlier one."""
+    seen, distinct = set(), {}
+    for document, texts in documents.items():
+        fresh = [text for text in dict.fromkeys(texts) if len(text) >= min_length and text not in seen]
+        seen.update(fresh)
+        distinct[document] = fresh
+    return distinct
+
+
+def _fill_validation(documents: dict[str, list[str]], order: list[str], fraction: float) -> set[str]:
+    """Documents for validation: in this order, each that still fits into that fraction of all characters."""
+    sizes = {document: sum(map(len, texts)) for document, texts in documents.items()}
+    room = fraction * sum(sizes.values())
+    held_out = set()
+    for document in order:
+        if sizes[document] <= room:
+            held_out.add(document)
+            room -= sizes[document]
+    return held_out

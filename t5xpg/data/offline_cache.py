@@ -1,0 +1,402 @@
+"""SeqIO's offline cache without Beam: what comes before CacheDatasetPlaceholder, computed once.
+
+Writes what `seqio_cache_tasks` writes, where SeqIO and T5X look for it:
+
+    <cache dir>/<task>/train.tfrecord-00000-of-00064 …   tf.train.Examples
+                       info.train.json  stats.train.json  shapes and dtypes; examples and tokens
+                       COMPLETED                          for SeqIO: all of this is whole
+
+A *part* is what one process writes at a time: a share of the source, dealt out to one or more
+shards. Everything is written in <task>/unfinished and moved at the end, so that a reader finds a
+whole cache or none, and a run that was killed goes on from the parts that it had finished.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures.process
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import glob
+import hashlib
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+from tqdm import tqdm
+
+from t5xpg import vocabularies
+from t5xpg.base.files import write_whole
+from t5xpg.data import jsonl, sources
+
+Plan = dict[str, Any]  # what the shards of a split are made of; JSON
+Report = dict[str, Any]  # of a finished part: {"features": …, "stats": …}; JSON
+
+_MIN_SHARDS = 64  # as seqio_cache_tasks: more shards shuffle better
+_SHUFFLE_BUFFER = 1000  # rows, as SeqIO's when it reads
+
+
+class CacheError(ValueError):
+    """What keeps a task from being cached, in one line that says what to do."""
+
+
+def cache_tasks(
+    names: Iterable[str],
+    output_cache_dir: str | os.PathLike,
+    splits: Sequence[str] | None = None,
+    num_shards: int | None = None,
+    processes: int = 1,
+    overwrite: bool = False,
+    register: Callable[[], object] | None = None,
+) -> dict[str, dict[str, dict[str, int]]]:
+    """Caches tasks, and all tasks of mixtures; what is cached already stays as it is.
+
+    The examples are those of seqio_cache_tasks. Both shuffle them: Beam over all shards, this one
+    1000 rows of a part at a time, by a seed that is the task's and the part's own; so the same
+    corpus gives the same files, whatever `processes`. Deviation: with fewer shards than the source
+    lists, a random preprocessor before the placeholder draws other numbers than under Beam.
+
+    Args:
+      names: of registered tasks or mixtures.
+      output_cache_dir: the folder that --seqio_additional_cache_dirs is to name.
+      splits: those to cache; None is all of the task's.
+      num_shards: files of a split; None is as many as the source lists, 64 at least.
+      processes: how many write at the same time; 1 is this one alone.
+      overwrite: write again what is cached or begun already.
+      register: called first in every other process, to register the tasks there; a function that
+        pickle can name, such as functools.partial(importlib.import_module, "my.tasks").
+
+    Returns:
+      {task: {split: {"examples": …, "targets_tokens": …, "targets_max_tokens": …}}}.
+
+    Raises:
+      CacheError: a task cannot be cached, or what is there was made of something else.
+      jsonl.JsonlError: files are missing or empty.
+    """
+    caches = [_TaskCache(task, output_cache_dir) for task in _cacheable_tasks(names)]
+    with contextlib.ExitStack() as locks:
+        for cache in caches:
+            cache.plan(splits or cache.task.splits, num_shards, overwrite)
+        for cache in caches:
+            cache.begin(overwrite, locks)
+        parts = [part for cache in caches for part in cache.parts()]
+        _write(parts, processes, register)
+        for cache in caches:
+            cache.publish()
+    return {cache.task.name: cache.stats(splits or cache.task.splits) for cache in caches}
+
+
+def _cacheable_tasks(names: Iterable[str]) -> list[seqio.Task]:
+    providers = [seqio.get_mixture_or_task(name) for name in names]
+    tasks = {task.name: task for p in providers for task in seqio.get_subtasks(p)}
+    for name, task in tasks.items():
+        if not task.supports_caching:
+            raise CacheError(
+                f"{name} is not cacheable. Register it with tasks.jsonl_task(…, cacheable=True), "
+                "in gin tasks.jsonl_task.cacheable=True"
+            )
+    return list(tasks.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    task: str
+    split: str
+    folder: str
+    index: int
+    parts: int
+    num_shards: int
+
+    @property
+    def paths(self) -> list[str]:
+        """The shards that this part is dealt out to."""
+        prefix = seqio.get_cached_tfrecord_prefix(self.folder, self.split)
+        shards = range(self.index, self.num_shards, self.parts)
+        return [f"{prefix}-{shard:05d}-of-{self.num_shards:05d}" for shard in shards]
+
+    @property
+    def report_path(self) -> Path:
+        """Is there once the shards are whole."""
+        return Path(self.folder, f"{self.split}.part-{self.index:05d}-of-{self.parts:05d}.json")
+
+
+class _TaskCache:
+    """A task's folder in the cache, and what there is to do in it."""
+
+    def __init__(self, task: seqio.Task, output_cache_dir: str | os.PathLike):
+        self.task = task
+        self._folder = Path(output_cache_dir, seqio.get_task_dir_from_name(task.name))
+        self._unfinished = self._folder / "unfinished"
+        self._completed = self._folder / "COMPLETED"
+        self._plans: dict[str, Plan] = {}
+
+    def plan(self, splits: Sequence[str], num_shards: int | None, overwrite: bool) -> None:
+        """Notes the splits to write, after a look at their files; changes nothing."""
+        completed = self._completed_plans()
+        for split in splits:
+            plan = _plan(self.task, split, num_shards)
+            if overwrite or self._has_begun(split, plan) or not self._is_cached(split):
+                self._plans[split] = plan
+            else:
+                self._check_same(split, completed.get(split, plan), plan)
+
+    def begin(self, overwrite: bool, locks: contextlib.ExitStack) -> None:
+        """Makes the folder that is written to, this process's own until `locks` close."""
+        if not self._plans:
+            return
+        self._unfinished.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self._unfinished / "lock", os.O_CREAT | os.O_RDWR)
+        locks.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CacheError(
+                f"{self._folder}: another process is writing this cache. Wait for it or stop it"
+            ) from None
+        for split, plan in self._plans.items():
+            if overwrite or not self._has_begun(split, plan):
+                self._remove_unfinished(split)
+            _write_json(self._plan_path(split), plan)
+
+    def parts(self) -> list[_Part]:
+        """All parts of the splits to write, the finished ones too."""
+        return [
+            _Part(self.task.name, split, str(self._unfinished), index, count, plan["num_shards"])
+            for split, plan in self._plans.items()
+            for count in [min(plan["source_shards"], plan["num_shards"])]
+            for index in range(count)
+        ]
+
+    def publish(self) -> None:
+        """Moves the finished splits to where SeqIO looks for them; may be killed and repeated."""
+        if not self._plans:
+            return
+        reports = {split: self._merged_report(split) for split in self._plans}
+        plans = {**self._completed_plans(), **self._plans}
+        if any(self._is_cached(split) for split in self._plans):
+            self._completed.unlink()  # nobody may read a mixture of old and new
+        for split, report in reports.items():
+            self._move_shards(split)
+            info, stats = self._json_paths(split)
+            _write_json(stats, report["stats"])
+            _write_json(info, report["info"])
+        _write_json(self._completed, plans)
+        for split in self._plans:
+            self._remove_unfinished(split)
+        if not list(self._unfinished.glob("*.json")):
+            shutil.rmtree(self._unfinished)
+
+    def stats(self, splits: Sequence[str]) -> dict[str, dict[str, int]]:
+        return {split: _read_json(self._json_paths(split)[1]) for split in splits}
+
+    def _merged_report(self, split: str) -> Report:
+        """What info.<split>.json and stats.<split>.json say, as seqio.beam_utils has it."""
+        reports = [_read_json(part.report_path) for part in self.parts() if part.split == split]
+        features = next((r["features"] for r in reports if r["features"]), None)
+        if features is None:
+            raise CacheError(
+                f"{self.task.name}, split {split!r}: the preprocessors leave no example. "
+                "Look at the first rows, or leave the split out"
+            )
+        stats: collections.Counter[str] = collections.Counter()
+        for name, value in (item for report in reports for item in report["stats"].items()):
+            stats[name] = max(stats[name], value) if _is_maximum(name) else stats[name] + value
+        num_shards = self._plans[split]["num_shards"]
+        info = {"num_shards": num_shards, "features": features}
+        return {"info": {**info, "seqio_version": seqio.__version__}, "stats": dict(stats)}
+
+    def _move_shards(self, split: str) -> None:
+        shards = f"{glob.escape(split)}.tfrecord-*"
+        for stale in self._folder.glob(shards):
+            if not stale.name.endswith(f"-of-{self._plans[split]['num_shards']:05d}"):
+                stale.unlink()
+        for path in self._unfinished.glob(shards):
+            os.replace(path, self._folder / path.name)
+
+    def _remove_unfinished(self, split: str) -> None:
+        self._plan_path(split).unlink(missing_ok=True)  # first: what has no plan is void
+        for path in self._unfinished.glob(f"{glob.escape(split)}.*"):
+            path.unlink()
+
+    def _has_begun(self, split: str, plan: Plan) -> bool:
+        path = self._plan_path(split)
+        return path.exists() and _read_json(path) == plan
+
+    def _is_cached(self, split: str) -> bool:
+        return self._completed.exists() and self._json_paths(split)[0].exists()
+
+    def _completed_plans(self) -> dict[str, Plan]:
+        """{split: plan} of what is cached; of what Beam cached there is none."""
+        text = self._completed.read_text("utf-8") if self._completed.exists() else ""
+        plans = json.loads(text) if text.startswith("{") else {}
+        return {split: plan for split, plan in plans.items() if self._is_cached(split)}
+
+    def _check_same(self, split: str, found: Plan, wanted: Plan) -> None:
+        if differing := [key for key in wanted if found.get(key) != wanted[key]]:
+            raise CacheError(
+                f"{self._folder}: {split} was cached before, and {', '.join(differing)} changed "
+                "since. Write it again with --overwrite, or use another --output_cache_dir"
+            )
+
+    def _plan_path(self, split: str) -> Path:
+        return self._unfinished / f"{split}.plan.json"
+
+    def _json_paths(self, split: str) -> tuple[Path, Path]:
+        info = seqio.get_cached_info_path(self._folder, split)
+        return Path(info), Path(seqio.get_cached_stats_path(self._folder, split))
+
+
+def _plan(task: seqio.Task, split: str, num_shards: int | None) -> Plan:
+    if split not in task.splits:
+        raise CacheError(f"{task.name} has no split {split!r}. Use some of {list(task.splits)}")
+    if num_shards is not None and num_shards < 1:
+        raise CacheError(f"num_shards is 1 or more; found {num_shards}. None lets the source say")
+    source = task.source
+    shards = [str(shard) for shard in source.list_shards(split)]
+    of_files = isinstance(source, sources.JsonlDataSource)
+    paths = source.find_files(split) if of_files else filter(os.path.isfile, shards)
+    placeholder = [isinstance(p, seqio.CacheDatasetPlaceholder) for p in task.preprocessors]
+    steps = task.preprocessors[: placeholder.index(True)]
+    features = task.output_features.items()
+    status = {os.path.abspath(path): os.stat(path) for path in paths}
+    return {
+        "num_shards": num_shards or max(len(shards), _MIN_SHARDS),
+        "source_shards": len(shards),
+        "files": {path: [s.st_size, s.st_mtime_ns] for path, s in status.items()},
+        "preprocessors": [re.sub(r" at 0x\w+", "", repr(step)) for step in steps],
+        "vocabularies": {name: _identify(f.vocabulary) for name, f in features},
+    }
+
+
+def _identify(vocabulary: seqio.Vocabulary) -> str:
+    """What the vocabulary is, and a hash of the model it was read from: one trained anew has other ids."""
+    model = getattr(vocabulary, "sp_model", b"")
+    if hasattr(vocabulary, "tokenizer_file"):
+        model = vocabulary.tokenizer.to_str().encode()
+    return f"{vocabularies.describe(vocabulary)} {hashlib.sha256(model).hexdigest()[:16] if model else ''}".strip()
+
+
+# ---- Writing parts ----
+
+
+def _write(parts: Sequence[_Part], processes: int, register: Callable | None) -> None:
+    """Writes the parts that are not finished, under one progress bar that counts shards."""
+    waiting = [part for part in parts if not part.report_path.exists()]
+    total = sum(len(part.paths) for part in parts)
+    with tqdm(desc="caching", total=total, unit="shard", disable=not parts) as bar:
+        bar.update(total - sum(len(part.paths) for part in waiting))
+        for part in _written(waiting, min(processes, len(waiting)), register):
+            bar.update(len(part.paths))
+
+
+def _written(parts: Sequence[_Part], processes: int, register: Callable | None) -> Iterator[_Part]:
+    """Yields each part when it is finished; after an error begins no other."""
+    if processes <= 1:
+        yield from map(_write_part, parts)
+        return
+    context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork
+    pool = concurrent.futures.ProcessPoolExecutor(processes, context, register)
+    try:
+        futures = [pool.submit(_write_part, part) for part in parts]
+        for future in concurrent.futures.as_completed(futures):
+            yield future.result()
+    except concurrent.futures.process.BrokenProcessPool:
+        raise CacheError(
+            f"one of {processes} processes was killed, perhaps for lack of memory. Run this again "
+            "with fewer processes: finished shards are kept"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@functools.cache
+def _prepare_process() -> None:
+    """Lets a process of the pool end with its parent, and quietly on Ctrl-C."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def end_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    tf.config.set_visible_devices([], "GPU")
+
+
+def _write_part(part: _Part) -> _Part:
+    _prepare_process()
+    task = seqio.TaskRegistry.get(part.task)
+    features: dict[str, Any] = {}
+    stats: collections.Counter[str] = collections.Counter()
+    try:
+        with contextlib.ExitStack() as files:
+            writers = [files.enter_context(tf.io.TFRecordWriter(path)) for path in part.paths]
+            for number, example in enumerate(_examples(task, part)):
+                record = seqio.dict_to_tfexample(example).SerializeToString(deterministic=True)
+                writers[number % len(writers)].write(record)
+                features = features or {name: _described(x) for name, x in example.items()}
+                _count(example, task.output_features, stats)
+    except tf.errors.OpError as error:
+        found = jsonl.original_error(error)
+        raise CacheError(found or f"{part.task}, split {part.split!r}: {error}") from None
+    _write_json(part.report_path, {"features": features, "stats": stats})
+    return part
+
+
+def _examples(task: seqio.Task, part: _Part) -> tf.data.Dataset:
+    """The part's examples, made with the seed that seqio.beam_utils gives the shard."""
+    digest = hashlib.md5(f"{task.name}shard{part.index}".encode()).digest()
+    seed = int.from_bytes(digest[:7], "little")
+    shard = seqio.ShardInfo(part.index, part.parts)
+    rows = task.source.get_dataset(part.split, shuffle=False, seed=seed, shard_info=shard)
+    examples = task.preprocess_precache(rows, seed)
+    return examples.shuffle(_SHUFFLE_BUFFER, seed).prefetch(tf.data.AUTOTUNE)
+
+
+def _described(value: tf.Tensor | tf.RaggedTensor) -> dict[str, Any]:
+    """{"shape", "dtype"} for the info file, whatever the length."""
+    shape = value.shape.as_list()
+    return {"shape": [None, *shape[1:]] if shape else [], "dtype": value.dtype.name}
+
+
+def _count(
+    example: Mapping[str, tf.Tensor],
+    output_features: Mapping[str, seqio.Feature],
+    stats: collections.Counter[str],
+) -> None:
+    """Adds an example to the statistics: tokens are ids that are neither padding nor EOS."""
+    stats["examples"] += 1
+    for name, feature in output_features.items():
+        value = example.get(name)
+        if isinstance(value, tf.Tensor) and value.dtype in (tf.int32, tf.int64):
+            special = (feature.vocabulary.eos_id, feature.vocabulary.pad_id)
+            special = [i for i in special if i is not None]
+            tokens = int(np.sum(~np.isin(value.numpy(), special)))
+            stats[f"{name}_tokens"] += tokens
+            stats[f"{name}_max_tokens"] = max(stats[f"{name}_max_tokens"], tokens)
+
+
+def _is_maximum(stat: str) -> bool:
+    return stat.endswith("_max_tokens")
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8"))
+
+
+def _write_json(path: Path, content: object) -> None:
+    write_whole(path, json.dumps(content, sort_keys=True, indent=2) + "\n")

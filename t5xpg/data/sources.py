@@ -1,0 +1,182 @@
+"""JSONL files as a SeqIO source: a share for every host, shuffled by seed, counted, errors by line.
+
+`jsonl` finds and parses; here its pieces and windows become a tf.data.Dataset. A window is a pure function of the
+piece, its number and the epoch's random number, so tf.train.Checkpoint can save an iterator and resume it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import seqio
+import tensorflow as tf
+from tqdm import tqdm
+
+from t5xpg.data import jsonl
+from t5xpg.data.jsonl import UNBOUNDED, Columns, Files, Piece
+from t5xpg.data.tf_functions import numpy_function
+
+_INTERLEAVED_PIECES, _INTERLEAVED_ROWS = 16, 16  # pieces open at once, rows taken from each
+
+
+class JsonlDataSource(seqio.FunctionDataSource):
+    """JSONL files as a SeqIO source: a finite dataset of {column: scalar string tensor}.
+
+    Files are looked up when rows are asked for, never when a task is registered.
+
+    **Shards.** Every host reads only its own pieces. With more hosts than pieces, SeqIO has each
+    host read everything and keep its share.
+
+    **Order.** Without shuffle the files' own. With shuffle the pieces are permuted, 16 at a time
+    interleaved, and the rows of each window permuted: anew in every epoch of `.repeat()` and every
+    new iterator, as a TFDS source does with its files. The whole sequence is a function of the seed
+    and, as for tf.data's own shuffle, of tf.random.set_seed; without a seed it is new each time.
+    Rows of a compressed file move within their window only; SeqIO's shuffle buffer follows. SeqIO
+    keeps a split of less than 10,000 rows a host in memory, in its first epoch's order.
+
+    **Errors.** `get_dataset` raises JsonlError for missing or empty files and for what is wrong in
+    the first window. What is wrong later comes from the iterator as a tf.errors.OpError, in which
+    `jsonl.original_error` finds the one line.
+
+    Attributes:
+      files: {split: files} as given; the method `find_files` has the paths.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, Files] | Files,
+        splits: Sequence[str] = ("train", "validation"),
+        text_key: str | Columns = "text",
+        num_input_examples: Mapping[str, int] | None = None,
+    ):
+        """Notes the files; touches none.
+
+        Args:
+          files: {split: files} (see `jsonl.find_files`), or files with "{split}" in each name.
+          splits: what "{split}" stands for; a mapping names its own.
+          text_key: the key of a row that becomes the column "text", or {column: key} for several.
+          num_input_examples: {split: rows} where known; others are counted, by reading all files.
+        """
+        self.files = dict(files) if isinstance(files, Mapping) else jsonl.split_files(files, splits)
+        self._columns = jsonl.columns_of(text_key)
+        super().__init__(self._all_rows, self.files, num_input_examples)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.files}, text_key={self._columns})"
+
+    @property
+    def performs_internal_shuffling(self) -> bool:
+        return True
+
+    def find_files(self, split: str) -> list[str]:
+        """The paths of a split's files, in reading order."""
+        if split not in self.files:
+            raise ValueError(f"no split {split!r}; found {list(self.files)}. Name it in files=")
+        return jsonl.find_files(self.files[split])
+
+    def num_input_examples(self, split: str) -> int:
+        """Rows of the split, over all hosts."""
+        if split in (self._num_input_examples or {}):
+            return self._num_input_examples[split]
+        paths = self.find_files(split)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            counts = pool.map(jsonl.count_rows, paths)
+            return sum(tqdm(counts, f"counting {split} rows", len(paths), unit="file", delay=5))
+
+    def list_shards(self, split: str) -> list[str]:
+        shards = min(len(jsonl.cut(self.find_files(split))), jsonl.MAX_PIECES)
+        return [f"{split}-{shard:05d}-of-{shards:05d}" for shard in range(shards)]
+
+    def get_dataset(
+        self,
+        split: str = "train",
+        shuffle: bool = True,
+        seed: int | None = None,
+        shard_info: seqio.ShardInfo | None = None,
+        **unused_by_sources,
+    ) -> tf.data.Dataset:
+        """The rows of one shard, or all without shard_info, once."""
+        index, shards = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
+        paths = self.find_files(split)
+        pieces = jsonl.cut(paths)
+        if len(pieces) < shards:
+            found = f"split {split!r}: {len(pieces)} pieces are too few for {shards} shards"
+            raise ValueError(f"{found}. Use dataset.shard(num_shards, index)")
+        pieces = pieces[index::shards]
+        if not any(next(jsonl.windows(piece, self._columns), None) for piece in pieces):
+            found = f"split {split!r}, shard {index} of {shards}: no rows begin in its share"
+            raise jsonl.JsonlError(f"{found} of {paths[:3]}. Prepare them again, or use fewer shards")
+        return _dataset(pieces, self._columns, shuffle, seed)
+
+    def _all_rows(self, split: str, shuffle_files: bool, seed: int | None = None) -> tf.data.Dataset:
+        """What a FunctionDataSource is made of; `get_dataset` shares it among hosts."""
+        return self.get_dataset(split, shuffle_files, seed)
+
+
+class _WindowReader:
+    """Called by tf.data for window `number` of piece `index`: per column an array, [rows].
+
+    A pure function of its arguments. The streams it keeps, each open before its next window, only
+    save reading a compressed file again from its start.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], columns: Columns, shuffle: bool):
+        self._pieces, self._columns, self._shuffle = pieces, columns, shuffle
+        self._streams: dict[tuple[int, int], Iterator[list[np.ndarray]]] = {}
+
+    def __call__(self, index: np.int64, number: np.int64, salt: np.int64) -> list[np.ndarray]:
+        window = self._window(int(index), int(number))
+        if not self._shuffle:
+            return window
+        order = np.random.default_rng([salt, index, number]).permutation(len(window[0]))
+        return [column[order] for column in window]
+
+    def _window(self, index: int, number: int) -> list[np.ndarray]:
+        piece = self._pieces[index]
+        stream = self._streams.pop((index, number), None)
+        if stream is None:
+            stream = itertools.islice(jsonl.windows(piece, self._columns), number, None)
+        window = next(stream, None)
+        if window is None:
+            return [np.array([], dtype=object)] * len(self._columns)
+        if piece.end == UNBOUNDED:
+            self._streams[index, number + 1] = stream
+            if len(self._streams) > 2 * _INTERLEAVED_PIECES:  # left by abandoned iterators
+                del self._streams[next(iter(self._streams))]
+        return window
+
+
+def _dataset(
+    pieces: Sequence[Piece], columns: Columns, shuffle: bool, seed: int | None
+) -> tf.data.Dataset:
+    reader = _WindowReader(pieces, columns, shuffle)
+    first = next(iter(columns))
+    windows = tf.constant([UNBOUNDED if p.end == UNBOUNDED else 1 for p in pieces], tf.int64)
+
+    def piece_rows(index: tf.Tensor, salt: tf.Tensor) -> tf.data.Dataset:
+        def read(number: tf.Tensor) -> dict[str, tf.Tensor]:
+            types = [tf.string] * len(columns)
+            window = numpy_function(reader, [index, number, salt], types)
+            window = [tf.ensure_shape(texts, [None]) for texts in window]
+            return dict(zip(columns, window, strict=True))
+
+        ds = tf.data.Dataset.range(windows[index]).map(read)  # {column: [rows]}
+        return ds.take_while(lambda window: tf.size(window[first]) > 0).unbatch()  # {column: []}
+
+    def permutation(salt: np.int64) -> np.ndarray:
+        return np.random.default_rng(salt).permutation(len(pieces))
+
+    def epoch(salt: tf.Tensor) -> tf.data.Dataset:
+        order = numpy_function(permutation, [salt], tf.int64)
+        order = tf.data.Dataset.from_tensor_slices(tf.ensure_shape(order, [len(pieces)]))
+        return order.interleave(
+            lambda i: piece_rows(i, salt), _INTERLEAVED_PIECES, _INTERLEAVED_ROWS
+        )
+
+    if not shuffle:
+        return tf.data.Dataset.range(len(pieces)).flat_map(lambda i: piece_rows(i, np.int64(0)))
+    # One random number an epoch decides the order of everything.
+    return tf.data.Dataset.random(seed, rerandomize_each_iteration=True).take(1).flat_map(epoch)

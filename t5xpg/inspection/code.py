@@ -1,0 +1,103 @@
+"""What `t5xpg inspect` says of the code: what a run does to data and model, and the file and line that do it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Answer(NamedTuple):
+    """To one question about a run.
+
+    Attributes:
+      question: asked of it.
+      words: the answer.
+      place: of the code, "file:line".
+    """
+
+    question: str
+    words: str
+    place: str
+
+
+def of_data(provider, lengths: Mapping[str, int] | None) -> list[Answer]:
+    """How the examples of a task are made; `lengths` as the model is given them."""
+    from seqio import feature_converters
+
+    from t5xpg import objectives
+    from t5xpg.inspection import facts
+    from t5xpg.objectives import span_masks
+
+    objective = facts.objective_of(provider)
+    if isinstance(objective, objectives.SpanCorruption):
+        made = objective.lengths((lengths or facts.default_lengths(provider))["inputs"])
+        mask = f"{made.noise_tokens} of {made.tokens} tokens, in {made.spans} spans at random; anew in each epoch"
+        told = "inputs: the text, one sentinel for each span; labels: each sentinel and its span; both end in EOS"
+        found = [
+            Answer("how is the mask made?", mask, place(span_masks._noise_mask)),
+            Answer("what are inputs and labels?", told, place(span_masks._with_sentinels)),
+        ]
+    else:
+        steps = getattr(provider, "preprocessors", ())
+        code = type(objective).convert if objective else steps[0] if steps else type(provider).get_dataset
+        words = f"made by {objective}" if objective else "made by the task's preprocessors"
+        found = [Answer("what are inputs and labels?", words, place(code))]
+    if "inputs" in provider.output_features:
+        shifted = "the labels, shifted right by one; it starts with id 0"
+        found.append(Answer("what does the decoder read?", shifted, place(feature_converters.autoregressive_inputs)))
+    return found
+
+
+def of_training(settings: Mapping) -> list[Answer]:
+    """How a model is trained; `settings` are arguments of the train program."""
+    from t5x import utils
+
+    model = settings["model"]
+    factor = getattr(model, "_loss_normalizing_factor", None)
+    divided = f" and divided by {getattr(factor, 'name', factor)}" if factor else ""
+    parts = [
+        f"cross entropy of the labels, summed{divided}",
+        f"z-loss {getattr(model, '_z_loss', 0) or 0:g}, label smoothing {getattr(model, '_label_smoothing', 0):g}",
+    ]
+    found = [Answer("how is the loss computed?", "; ".join(parts), place(type(model).loss_fn))]
+    if module := getattr(model, "module", None):
+        name = f"{type(module).__module__}.{type(module).__name__}"
+        found.insert(0, Answer("what is the model?", name, place(type(module).__call__)))
+    optimizer = type(model.optimizer_def)
+    found += [
+        Answer("what is the optimizer?", optimizer.__name__, place(optimizer)),
+        Answer("what does the learning rate do?", "see below", place(utils.create_learning_rate_scheduler)),
+        Answer("which metrics are logged?", "in MODEL_DIR, for TensorBoard", place(type(model)._compute_metrics)),
+    ]
+    return found
+
+
+def learning_rates(settings: Mapping) -> np.ndarray:
+    """float32 [steps + 1], the rate at each step from 0; of a run that goes on from a checkpoint, its own steps."""
+    import gin
+    import jax
+
+    from t5x import trainer
+
+    rate = gin.get_bindings(trainer.Trainer)["learning_rate_fn"]
+    steps = settings["total_steps"] or settings["relative_steps"]
+    return np.asarray(jax.vmap(lambda step: jax.numpy.float32(rate(step)))(np.arange(steps + 1)))
+
+
+def notable(rates: np.ndarray) -> list[tuple[int, float]]:
+    """(step, rate) at the start, the first highest, the end, and between."""
+    last = len(rates) - 1
+    steps = {0, min(1, last), int(rates.argmax()), *(last * i // 8 for i in range(9))}
+    return [(step, float(rates[step])) for step in sorted(steps)]
+
+
+def place(code: Callable) -> str:
+    """Where the source of a function or class begins, "file:line"; its module's name where it has no source."""
+    code = inspect.unwrap(getattr(code, "func", code))
+    try:
+        return f"{inspect.getsourcefile(code)}:{inspect.getsourcelines(code)[1]}"
+    except (OSError, TypeError):
+        return getattr(code, "__module__", type(code).__name__)

@@ -1,0 +1,139 @@
+"""What `t5xpg inspect` prints: examples in colour, numbers in words. Without colours, brackets mark the noise."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from t5xpg.inspection.code import Answer, notable
+from t5xpg.inspection.facts import Epoch, Example, Inspection, histogram
+from t5xpg.inspection.readable import Token, one_line, visible
+
+STYLES = {"text": "", "noise": "black on yellow", "sentinel": "bold cyan", "special": "dim"}
+LABEL_WIDTH = 18
+SPARKS = "▁▂▃▄▅▆▇█"
+TOKENS_LISTED = 24
+
+
+def show(inspection: Inspection, console: Console | None = None) -> None:
+    """Prints examples, lengths and facts; `console` is the terminal if None."""
+    console = console or Console(highlight=False)
+    console.print(Text.assemble((inspection.task, "bold"), f", {inspection.split} split"))
+    for name, words in inspection.description.items():
+        if words:
+            console.print(labelled(name, Text(words)))
+    for number, example in enumerate(inspection.examples, 1):
+        console.print(f"\nExample {number}", style="bold")
+        show_example(example, console)
+    console.print("\nLengths", style="bold")
+    console.print(lengths_table(inspection))
+    console.print("\nSample", style="bold")
+    for name, value, note in facts(inspection):
+        console.print(labelled(name, Text.assemble((value, "bold"), f"  {note}"), width=24))
+
+
+def show_code(
+    answers: Sequence[Answer], rates: np.ndarray | None, epoch: Epoch | None, console: Console | None = None
+) -> None:
+    """Prints where the code is that does what is asked, and the learning rate over the steps of a run."""
+    console = console or Console(highlight=False)
+    console.print("\nCode", style="bold")
+    for question, words, place in answers:
+        console.print(labelled(question, Text.assemble(words, "\n", (place, "cyan")), width=32))
+    if rates is not None:
+        console.print("\nLearning rate", style="bold")
+        epochs = f", {(len(rates) - 1) / epoch.steps:.1f} epochs" if epoch else ""
+        console.print(Text(f"▕{curve(rates)}▏  from step 0 to {len(rates) - 1:,}{epochs}"))
+        console.print("\n".join(f"{step:>12,}  {rate:.4g}" for step, rate in notable(rates)))
+
+
+def curve(rates: np.ndarray, bins: int = 64) -> str:
+    """The rates in one line of blocks, as shares of the highest."""
+    shown = rates[np.linspace(0, len(rates) - 1, bins).astype(int)]
+    return "".join(SPARKS[round(share * (len(SPARKS) - 1))] for share in shown / shown.max())
+
+
+def show_example(example: Example, console: Console) -> None:
+    plain = console.no_color or console.color_system is None
+    rows = {"text": example.text} if example.text else {}
+    rows |= example.features
+    for name, tokens in rows.items():
+        console.print(labelled(f"{name} {len(tokens)}", coloured(tokens, plain)))
+    first = next(iter(rows.values()))
+    console.print(labelled("first tokens", token_list(first[:TOKENS_LISTED], plain)))
+
+
+def labelled(label: str, words: Text, width: int = LABEL_WIDTH) -> Table:
+    """A label, and words that wrap beside it."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(min_width=width, style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(label), words)
+    return grid
+
+
+def coloured(tokens: Sequence[Token], plain: bool) -> Text:
+    """The tokens as running text on one line."""
+    text = Text()
+    for kind, run in itertools.groupby(tokens, key=lambda token: token.kind):
+        words = one_line("".join(token.text for token in run))
+        text.append(f"[{words}]" if plain and kind == "noise" else words, STYLES[kind])
+    return text
+
+
+def token_list(tokens: Sequence[Token], plain: bool) -> Text:
+    """Each token with its id."""
+    text = Text()
+    for token in tokens:
+        shown = coloured([token._replace(text=visible(token.text))], plain)
+        text.append_text(shown).append(f" {token.id}   ", "dim")
+    return text
+
+
+def lengths_table(inspection: Inspection) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("", "room", "mean", "shortest", "longest", "padding", "how many of each length, from 1 to the room"):
+        table.add_column(column, justify="left" if column == "" or "how" in column else "right", no_wrap=True)
+    for name, feature in inspection.sample.features.items():
+        for kind, lengths in (("", feature.lengths), (", packed", feature.packed)):
+            padding = 1 - lengths.mean() / feature.room
+            numbers = (f"{feature.room:,}", f"{lengths.mean():,.1f}", f"{lengths.min():,}", f"{lengths.max():,}")
+            table.add_row(Text(name + kind), *numbers, f"{padding:.1%}", f"▕{sparks(lengths, feature.room)}▏")
+    return table
+
+
+def sparks(lengths: np.ndarray, room: int, bins: int = 32) -> str:
+    """A histogram in one line of blocks; a space for none."""
+    counts = [count for _, _, count in histogram(lengths, room, bins)]
+    steps = (len(SPARKS) - 1) / max(counts)
+    return "".join(SPARKS[round(count * steps)] if count else " " for count in counts)
+
+
+def facts(inspection: Inspection) -> list[tuple[str, str, str]]:
+    """(name, number, what it is) of the sample and of an epoch."""
+    sample, epoch = inspection.sample, inspection.epoch
+    rows = "of a mixture" if sample.rows is None else f"of {sample.rows:,} rows"
+    per_row = sample.examples / sample.packed_rows
+    found = [
+        ("examples", f"{sample.examples:,}", rows),
+        ("packed rows", f"{sample.packed_rows:,}", f"{per_row:.2f} examples in each"),
+    ]
+    if sample.noise_density is not None:
+        found.append(("noise density", f"{sample.noise_density:.2%}", "of the text's tokens are predicted"))
+    if sample.mean_span is not None:
+        used = f"on average, {sample.sentinels.max()} at most, of {sample.sentinels_available}"
+        found.append(("sentinels in an example", f"{sample.sentinels.mean():.1f}", used))
+        found.append(("noise span", f"{sample.mean_span:.2f}", "tokens on average"))
+    speed = f"{sample.tokens / sample.seconds:,.0f} tokens/s, inputs and targets, from one process here"
+    found.append(("examples/s", f"{sample.examples / sample.seconds:,.0f}", speed))
+    if epoch:
+        counted = f"{epoch.packed_rows:,} packed rows" if epoch.pack else f"{epoch.examples:,} examples, not packed"
+        whole = "" if sample.rows == epoch.corpus_rows else "about "
+        note = f"for {epoch.corpus_rows:,} rows: {whole}{counted}, batch size {epoch.batch_size}"
+        found.append(("steps in an epoch", f"{epoch.steps:,}", note))
+    return found

@@ -1,0 +1,62 @@
+"""I.i.d. denoising, T5's baseline: t5's own code, with the checks that it lacks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import seqio
+import tensorflow as tf
+from t5.data import preprocessors as t5_preprocessors
+
+from t5xpg import vocabularies
+from t5xpg.objectives.base import Features, Lengths, Objective, Restored, more_sentinels
+from t5xpg.objectives.lengths import IidDenoisingLengths, iid_denoising_lengths
+from t5xpg.objectives.span_corruption import fill_in
+from t5xpg.vocabularies import sentinels
+
+
+@dataclasses.dataclass(frozen=True)
+class IidDenoising(Objective):
+    """T5's baseline: every token is masked with chance .15 on its own, runs of them together.
+
+    t5's own function, its quirk included: where the first token is masked, its run stands in the
+    targets without a sentinel, and each later run after the sentinel of the run before.
+    """
+
+    noise_density: ClassVar[float] = 0.15  # fixed in t5
+
+    def lengths(self, inputs_length: int) -> IidDenoisingLengths:
+        """See `lengths.iid_denoising_lengths`."""
+        return iid_denoising_lengths(inputs_length, self.noise_density)
+
+    def check(self, sequence_length: Lengths | None, vocabulary: seqio.Vocabulary) -> None:
+        """Refuses targets, and sentinels, too few for one example in a million.
+
+        Raises:
+          ValueError: what is wrong, with numbers that work.
+        """
+        inputs_length, targets_length = self._lengths(sequence_length)
+        if inputs_length < 3:
+            raise ValueError(f"{self}: inputs of length {inputs_length} are too short. Use 3")
+        made, available = self.lengths(inputs_length), sentinels.count(vocabulary)
+        if made.sentinels > available:
+            raise ValueError(
+                f"{self}: inputs of length {inputs_length} need {made.sentinels} sentinels, and of "
+                f"{vocabularies.describe(vocabulary)} only {available} ids are free for them. "
+                f"{more_sentinels(vocabulary, made.sentinels)}, or shorter inputs"
+            )
+        self._check_targets(inputs_length, targets_length, made.targets)
+
+    def convert(
+        self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features
+    ) -> tf.data.Dataset:
+        """t5's `iid_denoising`, after `check`."""
+        self._checked(sequence_length, output_features)
+        return t5_preprocessors.iid_denoising(dataset, sequence_length, output_features)
+
+    def restore(self, example: Mapping[str, np.ndarray], vocabulary: seqio.Vocabulary) -> Restored | None:
+        """The sentinels' spans put back; the first may stand without one."""
+        return fill_in(example, vocabulary)

@@ -1,0 +1,406 @@
+"""Corpora to JSONL: the Hub's protocol over loopback, the user's files, Python's own docs, and what can go wrong."""
+
+import argparse
+import bz2
+import gzip
+import inspect
+import io
+import itertools
+import json
+import lzma
+import os
+import pathlib
+import pydoc_data.topics
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from hub_server import HubServer
+
+from t5xpg.cli import prepare
+from t5xpg.data import corpora
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+PROSE = 'Röyksopp came from Tromsø \u2028 and "Melody A.M." sold more than a million copies , said the label . '
+ROWS = {
+    "train": ["", " = A heading = \n", PROSE * 2, "x" * 100, "y" * 101, PROSE * 5],
+    "validation": [PROSE + "validation" * 9, ""],
+    "test": ["test " * 40],
+}
+
+
+def read(path):
+    return [json.loads(line)["text"] for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def run(arguments, folder, **environment):
+    """`python -m t5xpg ARGUMENTS` in a folder, with a Hugging Face home of its own and none of the caller's."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    private = {"PYTHONPATH": str(REPO), "HF_HOME": str(folder / "hf_home"), "NO_PROXY": "127.0.0.1"}
+    command = [sys.executable, "-m", "t5xpg", *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=folder, env={**inherited, **private, **environment}, capture_output=True, text=True, timeout=120
+    )
+
+
+def assert_one_line_error(finished, *parts):
+    assert finished.returncode == 1
+    assert "Traceback" not in finished.stderr
+    message = finished.stderr.strip().splitlines()[-1]
+    assert message.startswith("t5xpg: error: ")
+    for part in parts:
+        assert part in message
+
+
+def wikitext_repository():
+    import pyarrow
+    import pyarrow.parquet
+
+    card = ["---", "configs:", f"- config_name: {corpora.WIKITEXT_CONFIG}", "  data_files:"]
+    files = {}
+    for split, texts in ROWS.items():
+        name = f"{corpora.WIKITEXT_CONFIG}/{split}-00000-of-00001.parquet"
+        card += [f"  - split: {split}", f"    path: {name}"]
+        parquet = io.BytesIO()
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts}), parquet)
+        files[name] = parquet.getvalue()
+    return {"README.md": "\n".join([*card, "---", ""]).encode(), **files}
+
+
+def what_the_original_script_writes(texts):
+    out = io.StringIO()
+    for item in ({"text": text} for text in texts if len(text) > 100):
+        json.dump(item, out)
+        out.write("\n")
+    return out.getvalue()
+
+
+# --- the Hub
+
+
+def test_wikitext_from_a_hub_then_kept_then_from_the_cache(tmp_path):
+    paths = {split: tmp_path / "data" / f"wikitext_{split}.jsonl" for split in ROWS}
+    arguments = ["prepare", "wikitext", "--output_dir", "data"]
+    with HubServer(corpora.WIKITEXT, wikitext_repository()) as hub:
+        first = run(arguments, tmp_path, HF_ENDPOINT=hub.endpoint)
+        assert first.returncode == 0, first.stderr
+        for split, path in paths.items():
+            assert path.read_text() == what_the_original_script_writes(ROWS[split])
+            assert f"writing {split} split" in first.stderr
+        assert re.search(r"data/wikitext_train.jsonl: 3 rows, \d+ bytes", first.stdout)
+
+        hub.requests.clear()
+        written = {path: path.stat().st_mtime_ns for path in paths.values()}
+        second = run(arguments, tmp_path, HF_ENDPOINT=hub.endpoint)
+        assert second.returncode == 0
+        assert hub.requests == []  # nothing is asked of the network when nothing is missing
+        assert {path: path.stat().st_mtime_ns for path in paths.values()} == written
+        assert re.search(r"wikitext_train.jsonl: 3 rows, .* already there", second.stdout)
+
+    paths["test"].unlink()
+    offline = run(arguments, tmp_path, HF_ENDPOINT=hub.endpoint)  # the hub is gone; the cache is not
+    assert offline.returncode == 0, offline.stderr
+    assert read(paths["test"]) == ROWS["test"]
+    assert sorted(path.name for path in paths["test"].parent.iterdir()) == sorted(p.name for p in paths.values())
+
+
+def test_the_script_at_the_root_is_the_same_program(tmp_path):
+    with HubServer(corpora.WIKITEXT, wikitext_repository()) as hub:
+        environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "hf_home")}
+        subprocess.run([sys.executable, REPO / "prepare_wikitext.py"], cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "wikitext_train.jsonl").read_text() == what_the_original_script_writes(ROWS["train"])
+
+
+def test_another_data_set_without_a_card(tmp_path):
+    lines = [{"id": number, "body": f"note {number}"} for number in range(2500)]
+    jsonl = "".join(json.dumps(line) + "\n" for line in [*lines, {"id": -1, "body": None}]).encode()
+    arguments = ["prepare", "wikitext", "--dataset", "someone/notes", "--name", "notes"]
+    with HubServer("someone/notes", {"data/train.jsonl": jsonl}) as hub:
+        whole = [*arguments, "--text_column", "body", "--splits", "train", "--min_length", 1]
+        finished = run(whole, tmp_path, HF_ENDPOINT=hub.endpoint)
+        assert finished.returncode == 0, finished.stderr
+        assert read(tmp_path / "notes_train.jsonl") == [line["body"] for line in lines]
+
+        wrong_split = run(arguments, tmp_path, HF_ENDPOINT=hub.endpoint)
+        assert_one_line_error(wrong_split, "no split 'validation'", "found train", "--splits")
+        wrong_column = run([*arguments, "--splits", "train", "--overwrite"], tmp_path, HF_ENDPOINT=hub.endpoint)
+        assert_one_line_error(wrong_column, "no text column 'text'", "body (string)", "--text_column")
+        assert len(read(tmp_path / "notes_train.jsonl")) == len(lines)  # the failed --overwrite cost nothing
+
+
+@pytest.mark.parametrize(
+    "arguments, parts",
+    [
+        (["--dataset", "someone/else"], ["someone/else", "doesn't exist on the Hub"]),
+        (["--config", "wikitext-104"], ["wikitext-104", f"Available: ['{corpora.WIKITEXT_CONFIG}']"]),
+        (["--min_length", "5000"], ["wikitext_train.jsonl: not written", "--min_length"]),
+    ],
+)
+def test_what_the_hub_does_not_have(tmp_path, arguments, parts):
+    with HubServer(corpora.WIKITEXT, wikitext_repository()) as hub:
+        finished = run(["prepare", "wikitext", *arguments], tmp_path, HF_ENDPOINT=hub.endpoint)
+    assert_one_line_error(finished, *parts)
+    assert not list(tmp_path.glob("wikitext*"))
+
+
+def test_no_network_is_one_clear_error_and_no_file(tmp_path):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        finished = run(["prepare", "wikitext", "--output_dir", "data"], tmp_path, HF_ENDPOINT=endpoint)
+    assert_one_line_error(finished, "Hub cannot be reached", endpoint, "refused", "t5xpg prepare python-docs")
+    assert "Retrying" not in finished.stderr  # the client's own retries take 23 seconds to say the same
+    assert not list(tmp_path.rglob("*.jsonl*"))
+
+
+# --- files appear whole or not at all
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_a_kill_while_writing_leaves_what_was_there(tmp_path, sent):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"text": "before"}\n')
+    script = (
+        "import itertools, signal, sys; from t5xpg import corpora; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell's background job ignores it
+        "corpora.write_jsonl(sys.argv[1], itertools.repeat({'text': 'endless'}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPO)}
+    process = subprocess.Popen([sys.executable, "-c", script, path], env=environment, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            if any(part.stat().st_size > 100_000 for part in tmp_path.glob("corpus.jsonl.*")):
+                break
+            time.sleep(0.05)
+        else:
+            pytest.fail("the writer never began")
+    finally:
+        process.send_signal(sent)
+        process.wait()
+    assert path.read_text() == '{"text": "before"}\n'
+    assert list(tmp_path.glob("*.jsonl")) == [path]
+    assert sent == signal.SIGKILL or list(tmp_path.iterdir()) == [path]  # Ctrl-C leaves nothing behind
+
+
+def test_write_jsonl_takes_rows_one_at_a_time_and_refuses_none(tmp_path):
+    path = tmp_path / "new" / "rows.jsonl"
+    with pytest.raises(ZeroDivisionError):
+        corpora.write_jsonl(path, ({"text": str(1 // (3 - number))} for number in itertools.count()))
+    with pytest.raises(corpora.CorpusError, match="no row"):
+        corpora.write_jsonl(path, [])
+    assert list(path.parent.iterdir()) == []
+    assert corpora.write_jsonl(path, [{"text": "a\nb"}, {"text": "ü", "id": 1}]) == 2
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [{"text": "a\nb"}, {"text": "ü", "id": 1}]
+
+
+# --- text files
+
+
+def test_every_kind_of_file_gives_its_rows(tmp_path):
+    source = tmp_path / "source"
+    (source / "deep" / "er").mkdir(parents=True)
+    (source / "a.txt").write_bytes("\ufeffOne  \r\n  indented\r\n\r\n \r\nTwo\n".encode())
+    with gzip.open(source / "deep" / "b.txt.gz", "wt", encoding="utf-8") as handle:
+        handle.write("Three\n\n\nFöur")
+    (source / "deep" / "er" / "c.jsonl").write_text('{"text": "Five\\n\\nhalf", "id": 1}\n\n{"text": ""}\n')
+    with gzip.open(source / "d.jsonl.gz", "wt") as handle:
+        handle.write('{"text": " Six "}\n')
+    (source / "e.jsonl.bz2").write_bytes(bz2.compress(b'{"text": "Seven"}'))
+    (source / "f.txt.xz").write_bytes(lzma.compress(b"Eight"))
+    (source / "ignored.csv").write_text("not,read")
+    one = ["One\n  indented", "Two"]
+    other = {"a.txt": one, "d.jsonl.gz": [" Six "], "b.txt.gz": ["Three", "Föur"], "c.jsonl": ["Five\n\nhalf"]}
+    paths = corpora.prepare_text([source], tmp_path / "folder", validation_fraction=0)
+    assert list(paths) == ["train"]
+    rows = [*other["a.txt"], *other["d.jsonl.gz"], *other["b.txt.gz"], *other["c.jsonl"]]
+    assert sorted(read(paths["train"])) == sorted([*rows, "Seven", "Eight"])
+
+    globs = [source / "deep" / "*.gz", source / "**" / "*.txt", source / "deep" / "b.txt.gz"]
+    paths = corpora.prepare_text(globs, tmp_path / "glob", validation_fraction=0, rows="lines", name="mine")
+    assert paths["train"].name == "mine_train.jsonl"
+    assert read(paths["train"]) == ["Three", "Föur", "One", "indented", "Two"]  # each file once, where first named
+
+
+def test_the_split_follows_from_seed_and_row_alone(tmp_path, capsys):
+    rows = [f"row number {number % 3000}" for number in range(4000)]  # a quarter of them twice
+    (tmp_path / "a.txt").write_text("\n".join(rows))
+    (tmp_path / "b.txt").write_text("\n".join(f"another {number}" for number in range(1000)))
+
+    def prepare_into(folder, inputs, **options):
+        paths = corpora.prepare_text(
+            [tmp_path / file for file in inputs], tmp_path / folder, rows="lines", validation_fraction=0.2, **options
+        )
+        return {split: read(path) for split, path in paths.items()}
+
+    first = prepare_into("1", ["a.txt"])
+    assert sorted(first["train"] + first["validation"]) == sorted(rows)
+    assert not set(first["train"]) & set(first["validation"])
+    assert abs(len(set(first["validation"])) - 600) < 5 * (3000 * 0.2 * 0.8) ** 0.5  # five standard deviations
+    assert re.search(r"text_validation.jsonl: \d+ rows, \d\.\d\d MB", capsys.readouterr().out)
+
+    assert prepare_into("2", ["a.txt"]) == first
+    more = prepare_into("3", ["b.txt", "a.txt"])
+    assert {split: [row for row in more[split] if row.startswith("row")] for split in more} == first
+    assert prepare_into("4", ["a.txt"], seed=1)["validation"] != first["validation"]
+
+
+def test_a_second_run_keeps_and_half_a_pair_is_refused(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("\n".join(map(str, range(200))))
+    options = {"rows": "lines", "validation_fraction": 0.5}
+    paths = corpora.prepare_text([tmp_path / "a.txt"], tmp_path, **options)
+    before = {split: path.read_bytes() for split, path in paths.items()}
+    capsys.readouterr()
+    assert corpora.prepare_text(["never looked at"], tmp_path, **options) == paths
+    assert capsys.readouterr().out.count("already there") == 2
+    paths["validation"].unlink()
+    with pytest.raises(corpora.CorpusError, match="text_train.jsonl is there, and a new file beside it"):
+        corpora.prepare_text([tmp_path / "a.txt"], tmp_path, **options)
+    corpora.prepare_text([tmp_path / "a.txt"], tmp_path, overwrite=True, **options)
+    assert {split: path.read_bytes() for split, path in paths.items()} == before
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_old_validation_file_is_not_left_beside_a_new_train_file(tmp_path, overwrite):
+    (tmp_path / "a.txt").write_text("\n".join(map(str, range(200))))
+    paths = corpora.prepare_text([tmp_path / "a.txt"], tmp_path, rows="lines", validation_fraction=0.5)
+    if not overwrite:
+        paths["train"].unlink()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    options = {"rows": "lines", "validation_fraction": 0, "overwrite": overwrite}
+    with pytest.raises(corpora.CorpusError, match=r"text_validation\.jsonl is there.* Remove it, write both again"):
+        corpora.prepare_text([tmp_path / "a.txt"], tmp_path, **options)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    paths["validation"].unlink()
+    corpora.prepare_text([tmp_path / "a.txt"], tmp_path, **options)
+    assert read(paths["train"]) == list(map(str, range(200)))
+
+
+@pytest.mark.parametrize(
+    "file, content, message",
+    [
+        ("a.txt", b"good\nbad \xff byte\n", r"a\.txt:2: not UTF-8, byte 0xff at position 5"),
+        ("a.txt", "text".encode("utf-16"), r"a\.txt:1: not UTF-8"),
+        ("a.txt", b"", "not written, 0 rows"),
+        ("a.txt", b" \n\n", "not written, 0 rows"),
+        ("a.txt", b"only one", "1 rows leave none for .* --validation_fraction"),
+        ("a.txt.gz", gzip.compress(b"words " * 99, mtime=0)[:-9], r"a\.txt\.gz: cannot be read to its end"),
+        ("a.txt.gz", b"not gzip", r"a\.txt\.gz: cannot be read to its end"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": \n', r"a\.jsonl:2: not a line of JSON"),
+        ("a.jsonl", b'{"text": "\\ud800"}\n', r"a\.jsonl:1: not a line of JSON"),
+        ("a.jsonl", b'["x"]\n', r"a\.jsonl:1: a JSON list, not an object"),
+        ("a.jsonl", b'{"text": 3, "body": "x"}\n', r"a\.jsonl:1: no text under 'text'; found .*body.* --text_key"),
+        ("a.pdf", b"%PDF", r"a\.pdf: not a kind of file read here, which are \.txt"),
+    ],
+)
+def test_bad_input_is_named_and_costs_nothing(tmp_path, file, content, message):
+    (tmp_path / file).write_bytes(content)
+    corpora.write_jsonl(tmp_path / "text_train.jsonl", [{"text": "earlier"}])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(corpora.CorpusError, match=message) as raised:
+        corpora.prepare_text([tmp_path / file], tmp_path, overwrite=True)
+    assert "\n" not in str(raised.value)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_inputs_that_cannot_be_meant(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a.txt").write_text("words")
+    for wrong in ("absent.txt", "absent*.txt", "empty"):
+        with pytest.raises(corpora.CorpusError, match=re.escape(wrong)):
+            corpora.prepare_text([tmp_path / "a.txt", tmp_path / wrong], tmp_path)
+    with pytest.raises(corpora.CorpusError, match="validation_fraction is 1.5"):
+        corpora.prepare_text([tmp_path / "a.txt"], tmp_path, validation_fraction=1.5)
+    corpora.prepare_text([tmp_path / "a.txt"], tmp_path, validation_fraction=0)
+    with pytest.raises(corpora.CorpusError, match="text_train.jsonl is input and output at once"):
+        corpora.prepare_text([tmp_path], tmp_path, validation_fraction=0, overwrite=True)
+
+
+def test_bad_input_on_the_command_line(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xe9t\xe9")
+    finished = run(["prepare", "text", "a.txt"], tmp_path)
+    assert_one_line_error(finished, "a.txt:1: not UTF-8, byte 0xe9 at position 1")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+# --- Python's own docs
+
+
+def test_python_docs_are_pythons_docs(tmp_path):
+    paths = corpora.prepare_python_docs(tmp_path)
+    train, validation = read(paths["train"]), read(paths["validation"])
+    rows = train + validation
+    assert sum(map(len, rows)) > 1_000_000
+    assert len(set(rows)) == len(rows)
+    assert min(map(len, rows)) > 100
+    share = sum(map(len, validation)) / sum(map(len, rows))
+    assert 0.09 < share <= 0.1
+
+    for documented in (json.loads, json, textwrap.TextWrapper, argparse.ArgumentParser, itertools, subprocess.Popen):
+        doc = inspect.cleandoc(documented.__doc__)
+        assert (doc in rows) == (documented is not itertools)  # itertools is C, no source to read
+    topics = pydoc_data.topics.topics
+    assert topics["compound"].strip() in rows
+    assert topics["with"].strip() not in rows  # "compound" quotes all of it
+
+    again = run(["prepare", "python-docs", "--name", "again"], tmp_path)  # another process, with other string hashes
+    assert again.returncode == 0, again.stderr
+    for split, path in paths.items():
+        assert (tmp_path / f"again_{split}.jsonl").read_bytes() == path.read_bytes()
+        assert re.search(rf"again_{split}.jsonl: [\d,]+ rows, [0-2]\.\d\d MB", again.stdout)
+
+
+def test_python_docs_of_a_small_library(tmp_path, monkeypatch):
+    quoted = "Title\n*****\n\nA part\nof it.\n"
+    whole = "Whole\n*****\n\nBefore.\n\nTitle\n=====\n\nA part\nof it.\n\nAfter.\n"
+    sources = {
+        "pydoc_data/topics.py": f"topics = {{'part': {quoted!r}, 'whole': {whole!r}}}",
+        "abc.py": "raise RuntimeError('imported')\ndef f():\n    'repeated'\n    async def g():\n        'inner'\n",
+        "json/__init__.py": "'First.\\n\\n    Second.\\n    '\nclass C:\n    'repeated'\n    def m(self): 'method'\n",
+        "json/deep/er.py": "'deep'\n'not a docstring'\n",
+        "heapq.py": f"'{'heap ' * 9}.'",
+        "json/tests/test_it.py": "'tested'",
+        "site-packages/other.py": "'other'",
+    }
+    for path, source in sources.items():
+        (tmp_path / "lib" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "lib" / path).write_text(source)
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "lib"))
+
+    documents = [{whole.strip()}, {"repeated", "inner"}, {"First.\n\nSecond.", "method", "deep"}, {"heap " * 9 + "."}]
+    ever_held_out = set()
+    for seed in range(20):
+        options = {"min_length": 1, "validation_fraction": 0.5, "seed": seed, "overwrite": True}
+        paths = corpora.prepare_python_docs(tmp_path / "out", **options)
+        train, validation = read(paths["train"]), read(paths["validation"])
+        assert sorted(train + validation) == sorted(set.union(*documents))
+        assert all(document <= set(train) or document <= set(validation) for document in documents)
+        assert sum(map(len, validation)) <= sum(map(len, train))  # the fraction is an upper bound
+        ever_held_out.add(frozenset(validation))
+    assert len(ever_held_out) > 1
+
+    (tmp_path / "lib" / "pydoc_data" / "topics.py").unlink()
+    with pytest.raises(corpora.CorpusError, match="came without its library's sources"):
+        corpora.prepare_python_docs(tmp_path / "none")
+
+
+# --- the command line
+
+
+def test_the_verb_is_light_and_hands_its_flags_on(tmp_path):
+    script = "import sys, t5xpg.cli.prepare; print([m for m in ('tqdm', 'numpy', 'datasets') if m in sys.modules])"
+    environment = {**os.environ, "PYTHONPATH": str(REPO)}
+    loaded = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert loaded.stdout == "[]\n"
+
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": str(n)}) + "\n" for n in range(100)))
+    parser = argparse.ArgumentParser()
+    prepare.register(parser.add_subparsers())
+    flags = ["--text_key", "body", "--min_length", "2", "--validation_fraction", "0", "--name", "n", "--output_dir"]
+    args = parser.parse_args(["prepare", "text", str(tmp_path / "a.jsonl"), *flags, str(tmp_path)])
+    assert args.run(args) == 0
+    assert read(tmp_path / "n_train.jsonl") == [str(number) for number in range(10, 100)]

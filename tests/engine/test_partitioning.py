@@ -1,0 +1,107 @@
+"""Meshes, layouts and axis rules; and that dividing the work over devices does not change the numbers."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from conftest import TESTS
+from jax.sharding import PartitionSpec
+
+from t5x import partitioning
+
+
+def test_one_device():
+    partitioner = partitioning.PjitPartitioner(num_partitions=1)
+    assert dict(partitioner.mesh.shape) == {"data": len(jax.devices()), "model": 1}
+    assert partitioner.data_partition_spec == PartitionSpec("data")
+    layout = partitioner.get_data_layout(8)
+    assert layout == partitioning.DataLayout(8, shard_id=0, num_shards=1, is_first_host_in_replica_set=True)
+
+
+def test_partition_places_arguments_and_results():
+    partitioner = partitioning.PjitPartitioner(num_partitions=1)
+    double = partitioner.partition(lambda x: x * 2, in_axis_resources=PartitionSpec("data"), out_axis_resources=None)
+    x = np.arange(8.0, dtype=np.float32)
+    np.testing.assert_array_equal(double(x), x * 2)
+    np.testing.assert_array_equal(partitioner.compile(double, x)(x), x * 2)
+
+
+@pytest.mark.parametrize(
+    ("activations", "parameters", "embed"),
+    [(1, 1, [None]), (2, 1, ["model"]), (1, 2, ["data"]), (2, 2, ["model", "data"])],
+)
+def test_standard_rules(activations, parameters, embed):
+    rules = partitioning.standard_logical_axis_rules(activations, parameters, [("mine", "data")])
+    assert [axis for name, axis in rules if name == "embed"] == embed
+    assert {("batch", "data"), ("vocab", "model"), ("mlp", "model"), ("heads", "model")} < set(rules)
+    assert rules[-1] == ("mine", "data")
+
+
+def test_bad_arguments_say_what_to_do():
+    with pytest.raises(ValueError, match="must be 1 or 2"):
+        partitioning.standard_logical_axis_rules(3)
+    with pytest.raises(ValueError, match="set one"):
+        partitioning.PjitPartitioner()
+    with pytest.raises(ValueError, match="disagree"):
+        partitioning.PjitPartitioner(num_partitions=4, model_parallel_submesh=(2, 1, 1, 1))
+    with pytest.raises(ValueError, match=r"num_partitions 3 does not divide the 1 cpu devices; use one of \[1\]"):
+        _ = partitioning.PjitPartitioner(num_partitions=3).mesh
+
+
+def run_on_devices(count: int, *command: str):
+    """Runs Python in a process with `count` virtual CPU devices; returns the JSON it printed last."""
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}", "PYTHONPATH": str(TESTS.parent)}
+    env = {**os.environ, **flags, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # which is for shorter compiling
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def eight_devices():
+    return run_on_devices(8, str(TESTS / "helpers" / "mesh_losses.py"))
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    return run_on_devices(1, str(TESTS / "helpers" / "mesh_losses.py"))
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        ("data", {"data": 8, "model": 1}),
+        ("both", {"data": 4, "model": 2}),
+        ("model", {"data": 1, "model": 8}),
+        ("submesh", {"data": 2, "model": 4}),
+        ("2d", {"data": 4, "model": 2}),
+        ("slices", {"replica": 2, "data": 2, "model": 2}),
+    ],
+)
+def test_losses_do_not_depend_on_the_mesh(name, mesh, eight_devices, one_device):
+    assert eight_devices[name]["mesh"] == mesh
+    np.testing.assert_allclose(eight_devices[name]["losses"], one_device["whole"]["losses"], rtol=1e-5)
+
+
+def test_microbatches_on_a_mesh(eight_devices, one_device):
+    np.testing.assert_allclose(eight_devices["micro"]["losses"], one_device["micro"]["losses"], rtol=1e-5)
+
+
+def test_parameters_are_really_divided(eight_devices):
+    assert eight_devices["data"]["shard"] == [32, 64]
+    assert eight_devices["both"]["shard"] == [32, 32]
+    assert eight_devices["model"]["shard"] == [32, 8]
+    assert eight_devices["2d"]["shard"] == [8, 32]
+
+
+def test_a_batch_that_does_not_divide_is_refused_with_the_nearest():
+    code = (
+        "import t5xpg, json\nfrom t5x import partitioning\n"
+        "try: partitioning.PjitPartitioner(num_partitions=1).get_data_layout(12)\n"
+        "except ValueError as error: print(json.dumps(str(error)))"
+    )
+    assert run_on_devices(8, "-c", code) == "batch_size 12 must be a multiple of the 8 data shards; nearest 8 or 16."
