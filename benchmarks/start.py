@@ -46,7 +46,7 @@ def child(started: float, arguments: list[str]) -> None:
 
         train = trainer.Trainer.train
 
-        def train_once(self, batch_iter, num_steps, *args, **kwargs):
+        def train_once(self, batch_iter, _num_steps, *args, **kwargs):
             train(self, batch_iter, 1, *args, **kwargs)
             jax.block_until_ready(self.train_state.params)
             print(json.dumps({"seconds": time.time() - started, "cpu": time.process_time()}), flush=True)

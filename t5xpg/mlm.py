@@ -11,6 +11,7 @@ Names of batches and metrics are T5X's. A "target" there is here a position that
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ from flax.core import freeze
 
 from t5x import models
 from t5x.examples.t5 import layers, network
+from t5xpg.base import private
 from t5xpg.roberta import visible
 
 Batch = Mapping[str, jax.Array]
@@ -241,6 +243,6 @@ def fill_mask(model: EncoderOnlyModel, params, text: str, mask_id: int, top: int
     ids = [i for part in parts for i in (mask_id, *part)][1:]
     bos = [] if vocabulary.bos_id is None or vocabulary.bos_id < 0 else [vocabulary.bos_id]
     tokens = np.array([[*bos, *ids, vocabulary.eos_id]], np.int32)
-    logits = jax.jit(model._compute_logits)(params, {"encoder_input_tokens": tokens})
+    logits = jax.jit(functools.partial(private.compute_logits, model))(params, {"encoder_input_tokens": tokens})
     chances, best = jax.lax.top_k(nn.softmax(logits[0, tokens[0] == mask_id]), top)  # [masks, top] each
     return [list(zip(b, c, strict=True)) for b, c in zip(best.tolist(), chances.tolist(), strict=True)]

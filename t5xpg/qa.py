@@ -327,6 +327,7 @@ class SquadSource(seqio.DataSource):
 
     def postprocess(self, text: str, example: Mapping | None = None, is_target: bool = False) -> str | list[str]:
         """SeqIO's: of a prediction the answer it says, "" for none; of a target all right answers."""
+        assert example is not None  # SeqIO always gives it; its interface has a default
         if is_target:
             return [tf.compat.as_text(answer) for answer in example["answers"]]
         return self.answer(text, tf.compat.as_text(example["context"]))

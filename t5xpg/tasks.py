@@ -40,7 +40,7 @@ import itertools
 import math
 import numbers
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import seqio
 import tensorflow as tf
@@ -81,7 +81,7 @@ def jsonl_task(
     metric_fns: Sequence[str | MetricFn] = (),
     postprocess_fn: Callable[..., object] | None = None,
     splits: Sequence[str] = ("train", "validation"),
-    sequence_length: objectives.Lengths | None = None,
+    sequence_length: Mapping[str, int] | None = None,
     cacheable: bool = False,
 ) -> str:
     """Registers a SeqIO task over JSONL files and returns its name.
@@ -272,7 +272,7 @@ def mixture(name: str, tasks: Mapping[str, MixtureRate] | Sequence[tuple[str, Mi
     return name
 
 
-def _checked_rates(name: str, pairs: Sequence[tuple[str, MixtureRate]]) -> dict[str, MixtureRate]:
+def _checked_rates(name: str, pairs: Iterable[tuple[str, MixtureRate]]) -> dict[str, MixtureRate]:
     rates: dict[str, MixtureRate] = {}
     for pair in pairs:
         if isinstance(pair, str) or len(pair) != 2:

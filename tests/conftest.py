@@ -15,10 +15,10 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1]
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-import pytest  # noqa: E402
-from command import run_fresh_t5xpg, run_t5xpg  # noqa: E402
+import pytest
+from command import run_fresh_t5xpg, run_t5xpg
 
-import t5xpg  # noqa: E402, F401
+import t5xpg  # noqa: F401
 
 TESTS = Path(__file__).parent
 SHARED_DATA = TESTS.parents[1] / "shared" / "data"

@@ -16,12 +16,7 @@ from t5x.embedded import initialization, vocabulary_check
 from t5xpg.vocabularies import training
 
 CONFIGS = TESTS.parent / "configs"
-# Parts that recipes include.
-PARTS = (
-    *("wikitext_t5_1_1.gin", "byt5_tiny_model.gin", "pairs.gin", "squad.gin", "t5_flax.gin"),
-    *("roberta_model.gin", "roberta_tiny_model.gin"),
-)
-RECIPES = sorted(path.name for path in CONFIGS.glob("*.gin") if path.name not in PARTS)
+RECIPES = sorted(path.name for path in CONFIGS.glob("*.gin"))
 PROGRAMS = {
     "byt5_tiny_eval.gin": eval_program.evaluate,
     "roberta_tiny_eval.gin": eval_program.evaluate,

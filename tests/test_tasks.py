@@ -155,7 +155,7 @@ def test_text_key_and_objectives(folder):
         files = {"train": "bodies.jsonl", "validation": "bodies.jsonl"}
         name = tasks.jsonl_task(f"a_{objective}", files, objective, text_key="body")
         task = seqio.TaskRegistry.get(name)
-        lengths = {name: 64 for name in task.output_features}
+        lengths = dict.fromkeys(task.output_features, 64)
         (example,) = task.get_dataset(lengths, "train", shuffle=False).as_numpy_iterator()
         text = [t for name in lengths for t in example[name] if t != 1]
         assert task.output_features["targets"].vocabulary.decode(text) == "abcdef"

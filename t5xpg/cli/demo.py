@@ -74,7 +74,7 @@ def show_guesses(model_dir: str, shown: int = 3, counted: int = 128) -> None:
     import seqio
 
     from t5x import interactive_model
-    from t5xpg.inspection import readable
+    from t5xpg.vocabularies import sentinels
 
     model = interactive_model.InteractiveModel.restore(model_dir, batch_size=16)
     cfg = model.settings["train_eval_dataset_cfg"]
@@ -83,7 +83,7 @@ def show_guesses(model_dir: str, shown: int = 3, counted: int = 128) -> None:
     examples = list(dataset.take(counted).as_numpy_iterator())
     inputs, targets = ([example[name].tolist() for example in examples] for name in ("inputs", "targets"))
     vocabulary = model.model.output_vocabulary
-    first_sentinel = readable.first_sentinel(vocabulary)
+    first_sentinel = sentinels.first(vocabulary)
     truths, right = Counter(), 0
     for i, (masked, truth, guess) in enumerate(zip(inputs, targets, model.next_ids(inputs, targets), strict=True)):
         pairs = [(t, int(g)) for t, g in zip(truth, guess, strict=False) if vocabulary.eos_id < t < first_sentinel]

@@ -63,7 +63,7 @@ def run_import(args: argparse.Namespace) -> int:
     path, found = load().import_model(args.folder, args.out)
     print(
         f"{path}: {agreement(found)}\nfine-tune it, on pairs of texts for example:\n"
-        f"  t5xpg train {args.out}/model.gin t5x/configs/runs/finetune.gin configs/pairs.gin \\\n"
+        f"  t5xpg train {args.out}/model.gin t5x/configs/runs/finetune.gin configs/parts/pairs.gin \\\n"
         f"    INITIAL_CHECKPOINT_PATH={path} FILES=pairs_{{split}}.jsonl MODEL_DIR=runs/finetuned \\\n"
         "    TASK_FEATURE_LENGTHS=\"{'inputs': 256, 'targets': 64}\" USE_CACHED_TASKS=False \\\n"
         "    TRAIN_STEPS=None TRAIN_STEPS_RELATIVE=1000"

@@ -59,7 +59,7 @@ class _Streams(io.RawIOBase):
         self._file.close()
         super().close()
 
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer) -> int:
         found = b""
         while not found:
             stream = self._stream

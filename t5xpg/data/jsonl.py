@@ -125,8 +125,8 @@ def cut(paths: Iterable[str]) -> list[Piece]:
     pieces = []
     for file in files:
         step = UNBOUNDED if file.end == UNBOUNDED else length
-        for start in range(0, file.end, step):
-            pieces.append(file._replace(start=start, end=min(start + step, file.end)))
+        starts = range(0, file.end, step)
+        pieces += [file._replace(start=start, end=min(start + step, file.end)) for start in starts]
     return [p for p in pieces if len(pieces) > MAX_PIECES or _has_line(p)]
 
 
@@ -160,7 +160,7 @@ def count_rows(path: str) -> int:
 
 
 @functools.cache
-def _count_rows(path: str, size: int, mtime_ns: int) -> int:
+def _count_rows(path: str, size: int, mtime_ns: int) -> int:  # noqa: ARG001, by which it is remembered
     try:
         with open_binary(path) as file:
             first = file.readline().removeprefix(_BOM)

@@ -383,8 +383,7 @@ def _count(
     for name, feature in output_features.items():
         value = example.get(name)
         if isinstance(value, tf.Tensor) and value.dtype in (tf.int32, tf.int64):
-            special = (feature.vocabulary.eos_id, feature.vocabulary.pad_id)
-            special = [i for i in special if i is not None]
+            special = [i for i in (feature.vocabulary.eos_id, feature.vocabulary.pad_id) if i is not None]
             tokens = int(np.sum(~np.isin(value.numpy(), special)))
             stats[f"{name}_tokens"] += tokens
             stats[f"{name}_max_tokens"] = max(stats[f"{name}_max_tokens"], tokens)

@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from t5xpg.base import private
+
 
 def numpy_function(function: Callable, arguments: Sequence[tf.Tensor], types: Any) -> Any:
     """Returns what `function` makes of the arguments as NumPy arrays; `types` as in tf.numpy_function.
@@ -29,4 +31,4 @@ def end_iterators() -> None:
     kinds = {kind for kind in set(map(type, things)) if issubclass(kind, tf.data.Iterator)}
     for thing in things:
         if type(thing) in kinds:
-            thing._iterator_resource = None  # without which TensorFlow ends the iterator
+            private.end_iterator(thing)

@@ -7,12 +7,14 @@ largest distance that the relative position buckets tell apart.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from t5xpg.base import private
 from t5xpg.hf import t5
 from t5xpg.roberta import Roberta
 
@@ -78,7 +80,7 @@ def roberta_outputs(folder: Path, module: Roberta, params: Mapping[str, np.ndarr
     from transformers import AutoModelForMaskedLM
 
     tokens = made_up_tokens((2, module.config.max_length), module.config.vocab_size)
-    module = module.clone(config=module.config.replace(dtype=jnp.float32))
+    module = module.clone(config=dataclasses.replace(module.config, dtype=jnp.float32))
     nested = traverse_util.unflatten_dict(dict(params), sep="/")
     with jax.default_matmul_precision("highest"):
         ours = jax.jit(lambda p, t: module.apply({"params": p}, t, enable_dropout=False))(nested, tokens)
@@ -120,7 +122,7 @@ def jax_outputs(module, params: Mapping[str, np.ndarray], inputs, targets) -> Ou
         ids, aux = model.predict_batch_with_aux(
             params, prompt, num_decodes=BEAMS, decoder_params={"alpha": 0.0, "eos_id": never}
         )
-        return {"logits": model._compute_logits(params, batch), "ids": ids, "beam_search": aux["scores"]}
+        return {"logits": private.compute_logits(model, params, batch), "ids": ids, "beam_search": aux["scores"]}
 
     with jax.default_matmul_precision("highest"):
         return jax.tree.map(np.asarray, jax.jit(run)(checkpoints.unflatten(params)))

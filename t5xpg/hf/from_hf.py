@@ -64,7 +64,7 @@ def read_safetensors(folder: Path) -> dict[str, np.ndarray]:
             f"{folder}: no {', '.join(missing)}; pickled weights (pytorch_model.bin) are not read. Save the model with "
             "save_pretrained of transformers 5, which writes safetensors."
         )
-    tensors = {}
+    tensors: dict[str, np.ndarray] = {}
     for name in sorted(files):
         with safe_open(folder / name, framework="flax") as file:  # NumPy alone has no bfloat16
             tensors |= {key: np.asarray(file.get_tensor(key), np.float32) for key in file.keys()}  # noqa: SIM118

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from t5xpg.base import private
+
 
 class Answer(NamedTuple):
     """To one question about a run.
@@ -37,8 +39,8 @@ def of_data(provider, lengths: Mapping[str, int] | None) -> list[Answer]:
         mask = f"{made.noise_tokens} of {made.tokens} tokens, in {made.spans} spans at random; anew in each epoch"
         told = "inputs: the text, one sentinel for each span; labels: each sentinel and its span; both end in EOS"
         found = [
-            Answer("how is the mask made?", mask, place(span_masks._noise_mask)),
-            Answer("what are inputs and labels?", told, place(span_masks._with_sentinels)),
+            Answer("how is the mask made?", mask, place(span_masks.noise_mask)),
+            Answer("what are inputs and labels?", told, place(span_masks.with_sentinels)),
         ]
     else:
         steps = getattr(provider, "preprocessors", ())
@@ -56,11 +58,12 @@ def of_training(settings: Mapping) -> list[Answer]:
     from t5x import utils
 
     model = settings["model"]
-    factor = getattr(model, "_loss_normalizing_factor", None)
+    loss = private.loss_settings(model)
+    factor = loss["loss_normalizing_factor"]
     divided = f" and divided by {getattr(factor, 'name', factor)}" if factor else ""
     parts = [
         f"cross entropy of the labels, summed{divided}",
-        f"z-loss {getattr(model, '_z_loss', 0) or 0:g}, label smoothing {getattr(model, '_label_smoothing', 0):g}",
+        f"z-loss {loss['z_loss'] or 0:g}, label smoothing {loss['label_smoothing'] or 0:g}",
     ]
     found = [Answer("how is the loss computed?", "; ".join(parts), place(type(model).loss_fn))]
     if module := getattr(model, "module", None):
@@ -70,7 +73,9 @@ def of_training(settings: Mapping) -> list[Answer]:
     found += [
         Answer("what is the optimizer?", optimizer.__name__, place(optimizer)),
         Answer("what does the learning rate do?", "see below", place(utils.create_learning_rate_scheduler)),
-        Answer("which metrics are logged?", "in MODEL_DIR, for TensorBoard", place(type(model)._compute_metrics)),
+        Answer(
+            "which metrics are logged?", "in MODEL_DIR, for TensorBoard", place(private.metrics_function(type(model)))
+        ),
     ]
     return found
 

@@ -198,7 +198,7 @@ def default_lengths(provider: seqio.Task | seqio.Mixture) -> dict[str, int]:
     """512 for each feature; span corruption's targets as long as its inputs make them."""
     lengths = dict.fromkeys(provider.output_features, DEFAULT_LENGTH)
     objective = objective_of(provider)
-    if hasattr(objective, "lengths"):
+    if isinstance(objective, objectives.SpanCorruption | objectives.IidDenoising):
         lengths["targets"] = objective.lengths(DEFAULT_LENGTH).targets
     return lengths
 
@@ -349,8 +349,8 @@ def pack_lengths(
 
 
 def estimate_epoch(sample: Sample, corpus_rows: int, batch_size: int, pack: bool) -> Epoch:
-    """Scales a sample to the split: the last packed row and batch of an epoch count as whole."""
-    scale = corpus_rows / sample.rows
+    """Scales a sample of known rows to the split: the last packed row and batch of an epoch count as whole."""
+    scale = corpus_rows / (sample.rows or corpus_rows)
     examples, packed_rows = round(sample.examples * scale), round(sample.packed_rows * scale)
     steps = -(-(packed_rows if pack else examples) // batch_size)
     return Epoch(corpus_rows, examples, packed_rows, steps, batch_size, pack)

@@ -69,7 +69,7 @@ def one_line(text: str) -> str:
     """The text with its control characters, line ends among them, shown as signs: no terminal obeys them."""
     signs = {code: chr(0x2400 + code) for code in range(32)} | {0x0A: "⏎", 0x09: "⇥", 0x7F: "␡"}
     turning = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they turn the direction of the text around them
-    return text.translate(signs | {code: "�" for code in (*range(0x80, 0xA0), *turning)})
+    return text.translate(signs | dict.fromkeys((*range(128, 160), *turning), "�"))
 
 
 def visible(text: str) -> str:

@@ -122,8 +122,8 @@ def more_sentinels(vocabulary: seqio.Vocabulary, count: int) -> str:
 
 def without_eos(ids: np.ndarray, vocabulary: seqio.Vocabulary) -> list[int]:
     """The ids without padding and the EOS they end in."""
-    ids = ids[ids != vocabulary.pad_id].tolist()
-    return ids[:-1] if ids and ids[-1] == vocabulary.eos_id else ids
+    kept = ids[ids != vocabulary.pad_id].tolist()
+    return kept[:-1] if kept and kept[-1] == vocabulary.eos_id else kept
 
 
 @functools.cache

@@ -33,7 +33,7 @@ class PrefixLM(Objective):
             inputs_length = max(inputs_length, 3)
             raise ValueError(
                 f"{self}: all of a text but its first token can be targets, which "
-                f"{dict(sequence_length)} would cut. Set the feature lengths to "
+                f"{sequence_length} would cut. Set the feature lengths to "
                 f"{{'inputs': {inputs_length}, 'targets': {inputs_length - 1}}} or more targets"
             )
 

@@ -73,7 +73,7 @@ class MaskedLM(Objective):
             aligned = dict.fromkeys(self.features, max(*lengths, 1))
             raise ValueError(
                 f"{self}: {', '.join(self.features)} stand side by side and need one length; found "
-                f"{dict(sequence_length)}. Set the feature lengths to {aligned}"
+                f"{sequence_length}. Set the feature lengths to {aligned}"
             )
         self.mask_token(vocabulary)
 

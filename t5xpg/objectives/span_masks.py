@@ -47,10 +47,10 @@ def corrupt_spans(
         return {"tokens": tf.reshape(padded, [-1, tokens]), "size": sizes}
 
     def corrupt(batch: np.ndarray, sizes: np.ndarray, *seeds: np.ndarray) -> list[np.ndarray]:
-        is_noise = _noise_mask(sizes, counts, seeds)
+        is_noise = noise_mask(sizes, counts, seeds)
         exists = np.arange(tokens) < sizes[:, None]
-        inputs = _with_sentinels(batch, is_noise, exists, sentinel)
-        return [*inputs, *_with_sentinels(batch, ~is_noise, exists, sentinel)]
+        inputs = with_sentinels(batch, is_noise, exists, sentinel)
+        return [*inputs, *with_sentinels(batch, ~is_noise, exists, sentinel)]
 
     def corrupt_batch(batch: Mapping[str, tf.Tensor]) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         arguments = [batch["tokens"], batch["size"], *batch["seed"]]
@@ -73,7 +73,7 @@ def corrupt_spans(
 # ---- NumPy, for a batch of examples ----
 
 
-def _noise_mask(sizes: np.ndarray, counts: np.ndarray, seeds: Sequence[np.ndarray]) -> np.ndarray:
+def noise_mask(sizes: np.ndarray, counts: np.ndarray, seeds: Sequence[np.ndarray]) -> np.ndarray:
     """Which tokens are noise: by turns a segment of text and one of noise, as many of each.
 
     Args:
@@ -113,7 +113,7 @@ def _segments(
     return np.where(place < lengths[:, None], np.cumsum(starts, 1, np.int32), _BEYOND)
 
 
-def _with_sentinels(
+def with_sentinels(
     tokens: np.ndarray, masked: np.ndarray, exists: np.ndarray, sentinel: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """One sentinel for each run of masked tokens: int32 [examples, any], and how many ids each."""
@@ -139,7 +139,7 @@ def _random_words(seeds: Sequence[np.ndarray], count: int) -> np.ndarray:
     first, second = (np.asarray(seed).astype(np.uint64)[:, None] for seed in seeds)
     zero = np.zeros_like(first)
     seed = [first & _LOW, first >> _HIGH, second & _LOW, second >> _HIGH]
-    mixed = _philox(seed, [np.uint64(0x3EC8F720), np.uint64(0x02461E29)])
+    mixed = _philox(seed, [np.array(key, np.uint64) for key in (0x3EC8F720, 0x02461E29)])
     number = zero + np.arange(-(-count // 4), dtype=np.uint64)
     blocks = _philox([number, zero, *mixed[2:]], mixed[:2])  # 4 × [examples, blocks]
     return np.stack(blocks, 2).reshape(len(first), -1)[:, :count]

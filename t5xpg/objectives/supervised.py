@@ -44,7 +44,7 @@ class Supervised(Objective):
         del vocabulary  # any will do: no sentinels
         if min(self._lengths(sequence_length)) < 2:
             raise ValueError(
-                f"{self}: feature lengths {dict(sequence_length)} hold no text beside EOS. "
+                f"{self}: feature lengths {sequence_length} hold no text beside EOS. "
                 "Use 2 or more"
             )
 

@@ -60,7 +60,7 @@ class UL2(Objective):
 
     def _mixture(self) -> list[tuple[float, str, SpanCorruption | PrefixLM]]:
         """(rate, prefix, objective) of each denoiser that has a rate."""
-        parts = (
+        parts: tuple[list[SpanCorruption | PrefixLM], ...] = (
             [SpanCorruption(density, mean_span) for mean_span, density in self.regular],
             [SpanCorruption(density, mean_span) for mean_span, density in self.extreme],
             [PrefixLM()],

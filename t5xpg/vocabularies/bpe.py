@@ -110,7 +110,7 @@ def train(texts: Iterable[str], vocab_size: int, min_frequency: int) -> Tokenize
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    bos, eos = ((name, tokenizer.token_to_id(name)) for name in ("<s>", "</s>"))
+    eos, bos = (("</s>", SPECIALS.index("</s>")), ("<s>", SPECIALS.index("<s>")))  # special ids come first
     tokenizer.post_processor = processors.RobertaProcessing(eos, bos, add_prefix_space=False)
     return tokenizer
 

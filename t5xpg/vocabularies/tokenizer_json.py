@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec  # type: ignore[attr-defined]
 from tokenizers import (
     AddedToken,
     Regex,
@@ -35,7 +35,7 @@ from t5xpg import vocabularies
 from t5xpg.base.files import write_whole
 from t5xpg.vocabularies import sentinels
 
-_Kind = ModelProto.SentencePiece
+Piece = ModelProto.SentencePiece  # a string, its score and kind
 _SENTINEL = "<extra_id_"
 _CUT = "\x01"  # normalized text has none: T5's normalization drops control characters
 _TILDE = "\ufdd0"  # a noncharacter: no text has it
@@ -104,14 +104,14 @@ def convert(model: ModelProto, sentinel_count: int) -> Tokenizer:
     """
     pieces = model.pieces[: len(model.pieces) - sentinel_count]
     names = [piece.piece.removeprefix("▁") for piece in model.pieces[len(pieces) :]]
-    specials = [piece.piece for piece in pieces if piece.type in (_Kind.CONTROL, _Kind.UNKNOWN)]
+    specials = [piece.piece for piece in pieces if piece.type in (Piece.CONTROL, Piece.UNKNOWN)]
     _check(model, pieces)
     tokenizer = Tokenizer(_model(model.trainer_spec, pieces))
     tokenizer.normalizer = normalizers.Sequence(
         [
             *_normalization(model.normalizer_spec),
             *_spaces(),
-            *_names(specials, sentinel_count, [p.piece for p in pieces if p.type == _Kind.NORMAL]),
+            *_names(specials, sentinel_count, [p.piece for p in pieces if p.type == Piece.NORMAL]),
         ]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -135,12 +135,12 @@ def convert(model: ModelProto, sentinel_count: int) -> Tokenizer:
     return tokenizer
 
 
-def _check(model: ModelProto, pieces: Sequence[_Kind]) -> None:
+def _check(model: ModelProto, pieces: Sequence[Piece]) -> None:
     spaces = model.normalizer_spec
     found = [
         f"the piece {piece.piece!r} is of a kind that T5's models do not have"
         for piece in pieces
-        if piece.type in (_Kind.USER_DEFINED, _Kind.UNUSED)
+        if piece.type in (Piece.USER_DEFINED, Piece.UNUSED)
     ][:1]
     if model.trainer_spec.model_type not in (TrainerSpec.UNIGRAM, TrainerSpec.BPE):
         found.append("it is neither unigram nor BPE")
@@ -154,17 +154,17 @@ def _check(model: ModelProto, pieces: Sequence[_Kind]) -> None:
         raise ValueError(f"no tokenizer.json for this model: {'; '.join(found)}")
 
 
-def _model(spec: TrainerSpec, pieces: Sequence[_Kind]) -> models.Model:
+def _model(spec: TrainerSpec, pieces: Sequence[Piece]) -> models.Model:
     if spec.model_type == TrainerSpec.UNIGRAM:
         # Here any piece may be found in text, also "<0x41>" of the byte fallback.
-        scores = [piece.score if piece.type == _Kind.NORMAL else _NEVER for piece in pieces]
+        scores = [piece.score if piece.type == Piece.NORMAL else _NEVER for piece in pieces]
         vocabulary = [(piece.piece, score) for piece, score in zip(pieces, scores, strict=True)]
         return models.Unigram(vocabulary, spec.unk_id, spec.byte_fallback)
     ids = {piece.piece: i for i, piece in enumerate(pieces)}
     merges = [  # the ids of BPE pieces are in the order of their merges
         (piece.piece[:cut], piece.piece[cut:])
         for piece in pieces
-        if piece.type == _Kind.NORMAL
+        if piece.type == Piece.NORMAL
         for cut in range(1, len(piece.piece))
         if piece.piece[:cut] in ids and piece.piece[cut:] in ids
     ]

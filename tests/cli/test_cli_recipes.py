@@ -47,7 +47,7 @@ def test_check_says_what_a_run_will_be(recipe, corpus, pairs):
         (["tests/micro.gin", "FILES={corpus}", "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 5}"], "targets"),
         (["tests/micro.gin", "FILES={corpus}", "network.T5Config.emb_dims=3"], "emb_dims"),
         (["configs/byt5_tiny_infer.gin", "FILES={corpus}", "CHECKPOINT_PATH=nowhere"], "no checkpoint nowhere"),
-        (["configs/pairs.gin", "FILES={corpus}", "VOCABULARY=None"], "binds no program"),
+        (["configs/parts/pairs.gin", "FILES={corpus}", "VOCABULARY=None"], "binds no program"),
         (["configs/byt5_tiny.gin"], "FILES is not set; add FILES=VALUE"),
         (["tests/micro.gin", "FILES={empty}"], "split train: no row makes an example"),
     ],

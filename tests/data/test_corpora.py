@@ -166,7 +166,7 @@ def test_a_kill_while_writing_leaves_what_was_there(tmp_path, sent):
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"text": "before"}\n')
     script = (
-        "import itertools, signal, sys; from t5xpg import corpora; "
+        "import itertools, signal, sys; from t5xpg.data import corpora; "
         "signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell's background job ignores it
         "corpora.write_jsonl(sys.argv[1], itertools.repeat({'text': 'endless'}))"
     )

@@ -1,5 +1,6 @@
 """The offline cache against SeqIO's own reader and Beam's own writer; killed runs; resumed iterators."""
 
+import contextlib
 import json
 import os
 import re
@@ -159,10 +160,8 @@ def processes_end(mark: str) -> None:
     for _ in range(1000):
         open_files = []
         for link in Path("/proc").glob("[0-9]*/fd/*"):
-            try:
+            with contextlib.suppress(OSError):
                 open_files.append(os.readlink(link))
-            except OSError:
-                continue
         if not any(name.startswith(mark) for name in open_files):
             return
         time.sleep(0.01)

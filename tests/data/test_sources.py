@@ -383,7 +383,7 @@ def test_a_bad_line_is_named(tmp_path, monkeypatch, line):
     path = tmp_path / "bad.jsonl"
     for number in (1, 2, 6, 9):
         good = [b'{"text": "some"}', b"", b'{"text": "more text"}\r'] * 3
-        path.write_bytes(b"\n".join(good[: number - 1] + [line] + good[number - 1 :]))
+        path.write_bytes(b"\n".join([*good[:number - 1], line, *good[number - 1:]]))
         expected = f"{path}:{number}: "
         with pytest.raises(JsonlError) as caught:
             list(read_rows(path))

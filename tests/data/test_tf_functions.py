@@ -14,7 +14,7 @@ from t5xpg.data import tf_functions
 READS_AHEAD = """
 import time
 import tensorflow as tf
-from t5xpg import python_ops
+from t5xpg.data import tf_functions
 
 def slowly(x):
     time.sleep(0.05)

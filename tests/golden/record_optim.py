@@ -41,7 +41,7 @@ NAN_STEP = 2
 
 # Options of Adafactor, by case. Values that need the module under test are functions of it.
 ADAFACTOR = {
-    "default": dict(),
+    "default": {},
     "heuristic": dict(min_dim_size_to_factor=4),
     "decay_and_offset": dict(min_dim_size_to_factor=4, decay_rate=0.95, step_offset=-7),
     "no_clipping": dict(min_dim_size_to_factor=4, clipping_threshold=None),
@@ -102,7 +102,7 @@ OPTIMIZERS = {
 
 LEARNING_RATE_STEPS = (0, 1, 2, 5, 9, 10, 11, 19, 20, 21, 50, 99, 100, 101, 150, 1000, 123456)
 LEARNING_RATES_BY_CASE = {
-    "default": dict(),
+    "default": {},
     "constant": dict(factors="constant", base_learning_rate=0.001),
     "t5_pretrain": dict(factors="constant * rsqrt_decay", base_learning_rate=1.0, warmup_steps=100),
     "warmup": dict(factors="constant*linear_warmup", warmup_steps=20),
@@ -115,7 +115,7 @@ LEARNING_RATES_BY_CASE = {
 }
 
 LOSSES = {
-    "plain": dict(),
+    "plain": {},
     "z_loss": dict(z_loss=0.01),
     "smoothing": dict(label_smoothing=0.1),
     "all": dict(z_loss=1e-4, label_smoothing=0.2, loss_normalizing_factor=7.0),
@@ -149,7 +149,7 @@ def run_adafactor(module, name: str) -> dict[str, Any]:
             grads["bias"][1] = grads["kernel"][2, 3] = np.nan
         grads = nested(jax.tree.map(jnp.asarray, grads))
         optimizer = optimizer.apply_gradient(grads, learning_rate=jnp.float32(learning_rate))
-    return traverse_util.flatten_dict(optimizer.state_dict(), sep="/")
+    return traverse_util.flatten_dict(optimizer.state_{}, sep="/")
 
 
 def trains_all_but_bias(params):
@@ -177,7 +177,7 @@ def run_optimizer(optimizers, adafactor, name: str) -> dict[str, Any]:
     axes = {"target": axes.target, "state": serialization.to_state_dict(axes.state)}
     flat_axes = traverse_util.flatten_dict(axes, sep="/")
     return {
-        "arrays": traverse_util.flatten_dict(optimizer.state_dict(), sep="/"),
+        "arrays": traverse_util.flatten_dict(optimizer.state_{}, sep="/"),
         "axes": {path: " ".join(spec) if spec else None for path, spec in flat_axes.items()},
     }
 

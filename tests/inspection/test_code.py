@@ -34,8 +34,8 @@ def test_a_recipes_answers_point_at_code_on_the_terminal_and_on_the_page(corpus,
     assert main(["inspect", str(TESTS / "micro.gin"), f"FILES={corpus}", "--sample", "20", "--html", str(page)]) == 0
     printed, html = capsys.readouterr().out.replace("\n", ""), page.read_text(encoding="utf-8")
     for question, line in (
-        ("how is the mask made?", "def _noise_mask"),
-        ("what are inputs and labels?", "def _with_sentinels"),
+        ("how is the mask made?", "def noise_mask"),
+        ("what are inputs and labels?", "def with_sentinels"),
         ("what does the decoder read?", "def make_autoregressive_inputs"),
         ("how is the loss computed?", "def loss_fn"),
         ("what is the optimizer?", "class Adafactor"),

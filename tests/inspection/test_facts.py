@@ -23,8 +23,6 @@ from t5xpg.cli.main import main
 from t5xpg.inspection import facts, page, readable, terminal
 from t5xpg.vocabularies import training
 
-FIRST = 32000  # of T5's sentinels, which end at 32099
-
 
 @pytest.fixture
 def make_task(tmp_path, request):
@@ -143,28 +141,10 @@ def test_histograms_cover_every_length_once():
 # ---- Examples ----
 
 
-@pytest.mark.parametrize(
-    ("mask", "inputs", "targets"),
-    [
-        ("011000", [10, 32099, 13, 14, 15], [32099, 11, 12, 32098]),
-        ("011001", [10, 32099, 13, 14, 32098], [32099, 11, 12, 32098, 15]),
-        ("110010", [32099, 12, 13, 32098, 15], [10, 11, 32099, 14, 32098]),
-    ],
-)
-def test_t5s_vectors_are_filled_in(mask, inputs, targets):
-    ids, noise = readable.fill_in(inputs, targets, FIRST)
-    assert ids == [10, 11, 12, 13, 14, 15]
-    assert noise == [digit == "1" for digit in mask]
-
-
-def test_sentinels_that_do_not_pair_have_no_text():
-    assert readable.fill_in([32099, 5, 32098], [32099, 7], FIRST) is None
-
-
 @pytest.mark.parametrize("objective", ["span_corruption", "iid_denoising", "prefix_lm", "mlm"])
 def test_the_text_is_the_documents(make_task, objective):
     text = "Ein Haus über dem Fluß – und eine Brücke. " + PROSE[:160]
-    lengths = {name: 256 for name in objectives.get(objective).features}
+    lengths = dict.fromkeys(objectives.get(objective).features, 256)
     seen = facts.inspect(make_task([{"text": text}], objective=objective), lengths)
     example = seen.examples[0]
     if objective == "prefix_lm":  # may take a piece of the document
@@ -205,7 +185,7 @@ def test_sentencepiece_is_read_as_pieces(tmp_path, make_task):
     vocabulary = vocabularies.sentencepiece(str(model))
     name = make_task(rows, vocabulary=vocabulary)
     seen = facts.inspect(name, {"inputs": 128, "targets": 29})
-    assert [token.text for token in seen.examples[0].text][0].strip() == ""
+    assert next(token.text for token in seen.examples[0].text).strip() == ""
     restored = "".join(token.text for token in seen.examples[0].text)
     assert vocabulary.decode([token.id for token in seen.examples[0].text]) == restored.strip()
     assert seen.sample.text_tokens == sum(len(vocabulary.encode(row["text"])) for row in rows)

@@ -13,7 +13,7 @@ from objective_runs import BYT5, BYTES, fill_in, random_texts, room, run, run_t5
 from t5.data import preprocessors as t5_preprocessors
 
 from t5xpg import objectives
-from t5xpg.objectives import UL2, MaskedLM, PrefixLM, SpanCorruption, Supervised
+from t5xpg.objectives import UL2, MaskedLM, PrefixLM, SpanCorruption, Supervised, ul2
 
 MANY_SENTINELS = seqio.ByteVocabulary(extra_ids=130)
 PREFIXES = {mode: BYTES.encode(mode) for mode in ("[NLU]", "[NLG]", "[S2S]")}
@@ -110,21 +110,21 @@ def test_ul2_draws_and_corrupts_alike_eagerly_and_in_tf_data():
     denoisers = UL2().denoisers(64, BYTES)
     features = objectives.output_features(UL2(), BYTES)
     tokens, seed = tf.range(3, 253), tf.constant([3, 4])
-    text = objectives._draw({"targets": tokens}, seed, denoisers)
-    examples = list(objectives._cut(text).as_numpy_iterator())
+    text = ul2._draw({"targets": tokens}, seed, denoisers)
+    examples = list(ul2._cut(text).as_numpy_iterator())
     assert np.concatenate([e["targets"] for e in examples]).tolist() == tokens.numpy().tolist()
     numbers = tf.data.Dataset.range(len(denoisers), output_type=tf.int32)
     examples = [{"targets": tokens[:40], "denoiser": number} for number in numbers]
     made = numbers.map(
-        lambda n: objectives._corrupt(
+        lambda n: ul2._corrupt(
             {"targets": tokens[:40], "denoiser": n}, seed, denoisers, features
         )
     )
     for example, in_tf_data in zip(examples, made, strict=True):
-        eager = objectives._corrupt(example, seed, denoisers, features)
+        eager = ul2._corrupt(example, seed, denoisers, features)
         tf.nest.map_structure(tf.debugging.assert_equal, in_tf_data, dict(eager))
     ds = tf.data.Dataset.from_tensors({"targets": tokens})
-    (made,) = ds.map(lambda e: objectives._draw(e, seed, denoisers))
+    (made,) = ds.map(lambda e: ul2._draw(e, seed, denoisers))
     tf.nest.map_structure(tf.debugging.assert_equal, made, text)
 
 

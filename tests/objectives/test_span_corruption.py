@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ import tensorflow as tf
 from objective_runs import BYT5, BYTES, fill_in, random_texts, room, run, run_t5
 from t5.data import preprocessors as t5_preprocessors
 
-from t5xpg import denoising, objectives
-from t5xpg.objectives import FullLM, IidDenoising, PrefixLM, SpanCorruption
+from t5xpg import objectives
+from t5xpg.objectives import FullLM, IidDenoising, PrefixLM, SpanCorruption, base, span_corruption
 from t5xpg.objectives.lengths import span_corruption_lengths
 
 FOX = "The quick brown fox jumps over the lazy dog."
@@ -220,7 +221,7 @@ def test_spans_reach_100_sentinels_at_1809():
 
 
 def test_targets_with_room_to_spare_are_noticed_once(caplog):
-    denoising._warn_once.cache_clear()
+    base._warn_once.cache_clear()
     for _ in range(3):
         SpanCorruption().check(room(1024, 1024), BYTES)
     assert [r.message.count("'targets': 229}") for r in caplog.records] == [1]
@@ -279,3 +280,29 @@ def test_full_lm_ends_documents_not_examples():
     assert {len(e["targets"]) for e in made[:-1]} == {64}
     tokens = [t for e in made for t in e["targets"]]
     assert tokens == [t for text in texts for t in [*BYTES.encode(text), 1]]
+
+
+# ---- The way back ----
+
+
+def fill_in_spans(inputs, targets):
+    vocabulary = types.SimpleNamespace(vocab_size=32100, extra_ids=100, pad_id=0, eos_id=1)
+    return span_corruption.fill_in({"inputs": np.array(inputs), "targets": np.array(targets)}, vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("mask", "inputs", "targets"),
+    [
+        ("011000", [10, 32099, 13, 14, 15], [32099, 11, 12, 32098]),
+        ("011001", [10, 32099, 13, 14, 32098], [32099, 11, 12, 32098, 15]),
+        ("110010", [32099, 12, 13, 32098, 15], [10, 11, 32099, 14, 32098]),
+    ],
+)
+def test_t5s_vectors_are_filled_in(mask, inputs, targets):
+    ids, noise = fill_in_spans(inputs, targets)
+    assert ids == [10, 11, 12, 13, 14, 15]
+    assert noise == [digit == "1" for digit in mask]
+
+
+def test_sentinels_that_do_not_pair_have_no_text():
+    assert fill_in_spans([32099, 5, 32098], [32099, 7]) is None

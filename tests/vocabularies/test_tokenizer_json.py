@@ -132,7 +132,7 @@ def test_marks_in_any_order(both):
 
 def test_every_character(both):
     """Alone, in a word and before a mark, without U+0344, which no keyboard has: NFKC splits it."""
-    vocabulary, tokenizer = both
+    _vocabulary, _tokenizer = both
     blocks = [range(1, 0x344), range(0x345, 0x2100, 3), range(0x3000, 0x3400), range(0xF900, 0x10000)]
     characters = [chr(i) for block in blocks for i in block]
     characters = [c for c in characters if unicodedata.category(c) not in ("Cn", "Co", "Cs")]

@@ -185,21 +185,21 @@ def test_nothing_is_passed_over(tmp_path):
 def test_sentences_keep_all_words():
     rng = random.Random(0)
     text = "".join(rng.choice(["word ", "a\n", "x" * 700 + " ", "\u3000", "水" * 1500]) for _ in range(300))
-    sentences = list(vocabularies._sentences([text, "  ", ""]))
+    sentences = list(training._sentences([text, "  ", ""]))
     assert max(map(len, sentences)) <= 1000
     assert "".join("".join(sentences).split()) == "".join(text.split())
 
 
 def test_the_sample_is_even_and_in_order():
     sentences = [f"{i:05d}" * (1 + i % 7) for i in range(20000)]  # 20 bytes on average
-    sample = vocabularies._sample(sentences, 20 * 2000, seed=3)
+    sample = training._sample(sentences, 20 * 2000, seed=3)
     assert sum(map(len, sample)) <= 20 * 2000 and 1900 < len(sample) < 2100
     assert sample == sorted(sample)
     quarters = [sum(i * 5000 <= int(s[:5]) < (i + 1) * 5000 for s in sample) for i in range(4)]
     assert all(400 < quarter < 600 for quarter in quarters), quarters
     for budget in range(100, 20 * 2000, 997):  # the lowest draws, whatever their sizes
-        smaller = vocabularies._sample(sentences[:2000], budget, seed=3)
-        assert set(smaller) <= set(vocabularies._sample(sentences[:2000], budget + 400, seed=3))
+        smaller = training._sample(sentences[:2000], budget, seed=3)
+        assert set(smaller) <= set(training._sample(sentences[:2000], budget + 400, seed=3))
 
 
 def test_memory_stays_bounded(tmp_path):
@@ -207,8 +207,8 @@ def test_memory_stays_bounded(tmp_path):
     with gzip.open(path, "wt", compresslevel=1) as file:
         file.writelines(f"word{i} " * 10 for i in range(200_000))  # 20 MB without a line end
     tracemalloc.start()
-    sample = vocabularies._sample(
-        vocabularies._sentences(vocabularies._texts(path, "text")), 100_000, seed=0
+    sample = training._sample(
+        training._sentences(training._texts(path, "text")), 100_000, seed=0
     )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -221,7 +221,7 @@ def test_text_files_and_rows_together(tmp_path):
     (tmp_path / "b.txt").write_text("\ufeffplain lines\nand more\n", encoding="utf-8")
     with gzip.open(tmp_path / "c.txt.gz", "wt") as file:
         file.write("zipped lines")
-    texts = vocabularies._texts([tmp_path / name for name in ("a.jsonl", "b.txt", "c.txt.gz")], "text")
+    texts = training._texts([tmp_path / name for name in ("a.jsonl", "b.txt", "c.txt.gz")], "text")
     assert list(texts) == ["jsonl row", "plain lines\n", "and more\n", "zipped lines"]
 
 
@@ -267,7 +267,7 @@ def test_a_failing_write_leaves_nothing(prose, tmp_path, monkeypatch):
     def full(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(vocabularies.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space"):
         training.train_sentencepiece(prose, tmp_path / "v", 300)
     assert os.listdir(tmp_path) == []

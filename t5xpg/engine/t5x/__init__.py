@@ -11,6 +11,10 @@ if __name__ != "t5x":
         f"The embedded engine was imported as {__name__!r}; write `import t5xpg` and then `import t5x`."
     )
 
+from t5x.embedded import contract  # noqa: E402, after the refusal of a second copy
+
+contract.install()
+
 
 def __getattr__(name: str):
     if not name.startswith("_"):

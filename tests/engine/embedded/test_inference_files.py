@@ -37,7 +37,7 @@ def written(tmp_path, inferences, mode, **options) -> list[dict]:
 
 
 def test_predictions_are_texts_up_to_eos(tmp_path):
-    outputs = [ids(text)[:7] + [70] for text in TEXTS]  # what follows EOS is not part of the text
+    outputs = [[*ids(text)[:7], 70] for text in TEXTS]  # what follows EOS is not part of the text
     found = written(tmp_path, (outputs, {}), "predict")
     assert found == [{"inputs": {"inputs_pretokenized": x}, "prediction": t} for x, t in zip("abü", TEXTS, strict=True)]
     assert (tmp_path / "x").read_text().splitlines()[0].endswith(r'"prediction": "\u00e9 yes"}')

@@ -1,0 +1,1 @@
+"""What the recipes include: models, tasks and settings without a run."""
