@@ -9,15 +9,17 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.beam $(VENV)/.hf
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest tests --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 install: $(VENV)/.installed
 
 # Exactly the versions that were tested; `pip install t5xpg` alone takes the newest.
-$(VENV)/.installed: setup.py constraints.txt
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	@echo "Installing into $(VENV) (about 2 minutes and 3.5 GB) …"
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 # For one test, and large: apart, so that the demo does without.

@@ -149,7 +149,7 @@ def run_adafactor(module, name: str) -> dict[str, Any]:
             grads["bias"][1] = grads["kernel"][2, 3] = np.nan
         grads = nested(jax.tree.map(jnp.asarray, grads))
         optimizer = optimizer.apply_gradient(grads, learning_rate=jnp.float32(learning_rate))
-    return traverse_util.flatten_dict(optimizer.state_{}, sep="/")
+    return traverse_util.flatten_dict(optimizer.state_dict(), sep="/")
 
 
 def trains_all_but_bias(params):
@@ -177,7 +177,7 @@ def run_optimizer(optimizers, adafactor, name: str) -> dict[str, Any]:
     axes = {"target": axes.target, "state": serialization.to_state_dict(axes.state)}
     flat_axes = traverse_util.flatten_dict(axes, sep="/")
     return {
-        "arrays": traverse_util.flatten_dict(optimizer.state_{}, sep="/"),
+        "arrays": traverse_util.flatten_dict(optimizer.state_dict(), sep="/"),
         "axes": {path: " ".join(spec) if spec else None for path, spec in flat_axes.items()},
     }
 
