@@ -42,6 +42,18 @@ def corpus(tmp_path_factory) -> str:
     return str(folder / "corpus_{split}.jsonl")
 
 
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory with wikitext_{train,validation,test}.jsonl."""
+    from wikitext_tasks import TEXTS
+
+    for split, texts in (("train", TEXTS), ("validation", TEXTS[:6]), ("test", TEXTS[:3])):
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        (tmp_path / f"wikitext_{split}.jsonl").write_text(lines, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forget_tasks_and_bindings(tmp_path_factory):
     """Removes the tasks that a module registered over its temporary files, and what it bound in gin."""

@@ -11,7 +11,7 @@ import re
 import signal
 
 import pytest
-from test_sources import COMPRESSORS, random_file, random_text, reference_rows, small_pieces
+from jsonl_files import COMPRESSORS, random_file, random_text, reference_rows, small_pieces
 
 from t5xpg.data import jsonl
 from t5xpg.data.jsonl import JsonlError
