@@ -112,7 +112,7 @@ def from_hf(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Arr
     embedding = tensors.get("shared.weight")
     head = tensors.pop("lm_head.weight", embedding)
     scaled = config["model_type"] == "t5" and config["scale_decoder_outputs"]
-    tied = scaled and (head is embedding or np.array_equal(head, embedding))
+    tied = scaled and head is not None and embedding is not None and np.array_equal(head, embedding)
     if not tied and head is not None:
         tensors["lm_head.weight"] = head / np.float32(math.sqrt(config["d_model"])) if scaled else head
     names = all_names(config, tied)

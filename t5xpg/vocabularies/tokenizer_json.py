@@ -18,6 +18,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec  # type: ignore[attr-defined]
 from tokenizers import (
@@ -35,7 +36,7 @@ from t5xpg import vocabularies
 from t5xpg.base.files import write_whole
 from t5xpg.vocabularies import sentinels
 
-Piece = ModelProto.SentencePiece  # a string, its score and kind
+Piece: Any = ModelProto.SentencePiece  # a string, its score and kind
 _SENTINEL = "<extra_id_"
 _CUT = "\x01"  # normalized text has none: T5's normalization drops control characters
 _TILDE = "\ufdd0"  # a noncharacter: no text has it
@@ -135,7 +136,7 @@ def convert(model: ModelProto, sentinel_count: int) -> Tokenizer:
     return tokenizer
 
 
-def _check(model: ModelProto, pieces: Sequence[Piece]) -> None:
+def _check(model: ModelProto, pieces: Sequence[Any]) -> None:
     spaces = model.normalizer_spec
     found = [
         f"the piece {piece.piece!r} is of a kind that T5's models do not have"
@@ -154,7 +155,7 @@ def _check(model: ModelProto, pieces: Sequence[Piece]) -> None:
         raise ValueError(f"no tokenizer.json for this model: {'; '.join(found)}")
 
 
-def _model(spec: TrainerSpec, pieces: Sequence[Piece]) -> models.Model:
+def _model(spec: TrainerSpec, pieces: Sequence[Any]) -> models.Model:
     if spec.model_type == TrainerSpec.UNIGRAM:
         # Here any piece may be found in text, also "<0x41>" of the byte fallback.
         scores = [piece.score if piece.type == Piece.NORMAL else _NEVER for piece in pieces]
