@@ -99,7 +99,7 @@ def test_gin_binds_it_by_either_path():
         [
             "from __gin__ import dynamic_registration",
             "from t5x import utils",
-            "from t5x import learning_rates",
+            "from t5x.embedded import learning_rates",
             "RATE = @utils.create_learning_rate_scheduler()",  # first: gin keeps the first name for good
             "utils.create_learning_rate_scheduler.factors = 'constant'",
             "learning_rates.create_learning_rate_scheduler.base_learning_rate = 0.125",

@@ -41,7 +41,7 @@ def test_a_loss_that_is_no_number_stops_the_run(bad):
 def test_a_bad_loss_with_good_parameters_is_let_pass():
     watch = safeguards.LossWatch()
     watch.look(summary(float("nan")), State(1.0), 10)
-    watch.check(State(1.0), 10)
+    assert watch.check(State(1.0), 10) is None
 
 
 def test_one_run_to_a_folder(tmp_path):
@@ -52,7 +52,8 @@ def test_one_run_to_a_folder(tmp_path):
 
 
 def test_the_lock_ends_with_its_process(tmp_path):
-    code = f"import t5xpg, os; from t5x import safeguards; x = safeguards.lock_folder({str(tmp_path)!r}); os._exit(9)"
+    lock = f"lock = safeguards.lock_folder({str(tmp_path)!r})"
+    code = f"import t5xpg, os; from t5x.embedded import safeguards; {lock}; os._exit(9)"
     assert subprocess.run([sys.executable, "-c", code], cwd=TESTS.parent).returncode == 9
     with safeguards.lock_folder(str(tmp_path)):
         pass

@@ -1,7 +1,10 @@
 """When a run stops for what."""
 
+import gc
+
 import pytest
 
+from t5x import train
 from t5x.embedded.schedule import Schedule
 
 
@@ -32,3 +35,13 @@ def test_no_period_means_one_round():
 def test_periods_that_t5x_refuses_are_refused():
     with pytest.raises(ValueError, match="multiples of the smallest"):
         Schedule(100, save_period=30, eval_period=20)
+
+
+def test_garbage_is_collected_at_its_period_alone():
+    schedule = Schedule(25, gc_period=10)
+    assert [step for step in range(1, 26) if schedule.collects_garbage_at(step)] == [10, 20, 25]
+    with train.manual_gc(schedule):
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with train.manual_gc(Schedule(25)):
+        assert gc.isenabled()
