@@ -16,6 +16,7 @@ DATA_ROOMS = (
 )
 # Lowest first: a module imports only what stands before it.
 ENGINE_LAYERS = (
+    ("binary_search", "beams"),
     ("losses", "metrics", "decoding", "learning_rates", "schedule", "actions", "optimizers", "checkpoint_readers"),
     ("console", "packing"),
     ("adafactor", "metrics_manager", "weight_metrics"),
