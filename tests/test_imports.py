@@ -16,7 +16,7 @@ DATA_ROOMS = (
 )
 # Lowest first: a module imports only what stands before it.
 ENGINE_LAYERS = (
-    ("binary_search", "beams"),
+    ("binary_search", "beams", "masks"),
     ("losses", "metrics", "decoding", "learning_rates", "schedule", "actions", "optimizers", "checkpoint_readers"),
     ("console", "packing"),
     ("adafactor", "metrics_manager", "weight_metrics"),
@@ -74,7 +74,8 @@ def test_help_loads_nothing_heavy():
 
 def test_a_training_step_needs_no_tensorflow():
     code = (
-        "import t5xpg, sys\nfrom t5x import models, trainer, adafactor, partitioning\nfrom t5x.embedded import initialization\n"
+        "import t5xpg, sys\nfrom t5x import models, trainer, adafactor, partitioning\n"
+        "from t5x.embedded import initialization\n"
         "from t5x.examples.t5 import network\nprint(sorted({'tensorflow', 'seqio'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=TESTS.parent, check=True)
