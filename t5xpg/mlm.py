@@ -209,9 +209,13 @@ class T5Encoder(nn.Module):
         """As `roberta.Roberta`; the relative bias makes positions unnecessary, and rows of any length are taken."""
         del encoder_positions
         cfg, tokens = self.config, encoder_input_tokens
-        normal = nn.initializers.normal(stddev=1.0)  # T5's; the default differs between the engines
         embedder = layers.Embed(
-            cfg.vocab_size, cfg.emb_dim, dtype=cfg.dtype, embedding_init=normal, name="token_embedder"
+            cfg.vocab_size,
+            cfg.emb_dim,
+            dtype=cfg.dtype,
+            attend_dtype=jnp.float32,
+            embedding_init=nn.initializers.normal(stddev=1.0),
+            name="token_embedder",
         )
         mask = visible(tokens, encoder_segment_ids)
         mask = jnp.broadcast_to(mask, (tokens.shape[0], 1, tokens.shape[1], tokens.shape[1]))

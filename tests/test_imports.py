@@ -26,7 +26,9 @@ ROOMS = {
 ALLOWED = {"t5xpg.base"}  # to the engine and to base itself
 # Of the engine, lowest first: a module imports only what stands before it.
 ENGINE_LAYERS = (
-    ("embedded.contract", "losses", "metrics", "decoding", "optimizers"),
+    ("embedded.contract",),
+    ("binary_search", "embedded.beams", "embedded.masks"),
+    ("losses", "metrics", "decoding", "optimizers"),
     (*(f"embedded.{name}" for name in ("learning_rates", "schedule", "actions", "checkpoint_readers", "console")),),
     ("embedded.packing",),
     ("adafactor", "embedded.metrics_manager", "embedded.weight_metrics"),

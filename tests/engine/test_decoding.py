@@ -14,6 +14,7 @@ from t5x import decoding
 EOS = toy.EOS
 GOLDEN = json.loads(toy.GOLDEN.read_text())
 SKEWED = np.log([0.4, 0.03, 0.25, 0.15, 0.1, 0.07]).astype(np.float32)  # next-token logits; EOS is unlikely
+ENDLESS = np.where(np.arange(6) < 2, np.float32(-1e10), SKEWED)  # neither 0 nor EOS
 EMPTY = -1.0e7
 
 
@@ -210,6 +211,7 @@ def test_nothing_follows_the_end():
     assert (decodes[:, :, 1:][ended[:, :, :-1]] == 0).all()
     assert 0.01 < 1 - ended[:, :, -1].mean() < 0.12  # 0.7 ** 8 of them have not met it
 
+
 def test_each_example_has_its_temperature_and_its_own_noise():
     logits = np.zeros(50, np.float32)
     logits[7] = 1.0
@@ -286,15 +288,111 @@ def test_bfloat16_logits_and_typed_keys(fn):
     np.testing.assert_array_equal(scores, wide_scores)
 
 
-@pytest.mark.parametrize("k", [1, 3, 7, 40])
-def test_the_fewest_largest_are_those_of_a_sort(k):
-    rng = np.random.RandomState(k)
-    x = rng.standard_normal((6, 40)).astype(np.float32) * 10.0 ** rng.randint(-30, 30, (6, 40))
-    x[0, ::3] = -np.inf
-    x[1] = np.abs(x[1])
-    x[2] = np.round(rng.standard_normal(40)) + 0.0  # many equal values, no negative zeros
-    mask = np.asarray(decoding._fewest_largest(jnp.asarray(x), lambda kept: kept.sum(-1) >= k))
-    np.testing.assert_array_equal(mask, x >= np.sort(x, axis=-1)[:, -k][:, None])
+def test_an_end_that_is_ruled_out_ends_nothing():
+    decodes, scores = decoding.beam_search(zeros(1, 3), {}, constant(ENDLESS), EOS, num_decodes=2)
+    assert not (decodes == EOS).any()
+    np.testing.assert_allclose(scores[0, -1], 3 * log_softmax(ENDLESS).max(), rtol=1e-5)
+
+
+def test_beam_search_makes_no_more_steps_than_it_may():
+    for start, prompt in (([0, 0], [[0, 0, 0, 0], [0, 0, 0, 0]]), ([1, 2], [[0, 4, 0, 0], [0, 3, 2, 0]])):
+        decodes, _ = decoding.beam_search(
+            jnp.array(prompt), {}, constant(ENDLESS), EOS, 2, initial_index=jnp.array(start), max_decode_step=2
+        )
+        np.testing.assert_array_equal((decodes != 0).sum(-1), np.add(start, 2)[:, None].repeat(2, 1))
+
+
+def test_each_example_ends_once_nothing_live_is_likely_enough():
+    table = np.tile(ENDLESS, (6, 1))
+    table[2:4] = np.where(np.arange(6) == 3, 0.0, -20.0)  # 3 follows 2 and 3, and so is likely for ever
+    table[2:4, EOS] = -1e10
+    inputs, start = jnp.array([[0, 4, 0, 0, 0], [0, 2, 0, 0, 0]]), jnp.array([1, 1])
+    decodes, _ = decoding.beam_search(inputs, {}, bigram(table), EOS, 2, initial_index=start, min_log_prob=-0.5)
+    np.testing.assert_array_equal(decodes[:, -1], [[4, 2, 0, 0, 0], [2, 3, 3, 3, 3]])
+
+
+@pytest.mark.parametrize("cut", [dict(topk=3, topp=0.0), dict(topk=0, topp=0.5), dict(topk=1, topp=0.0), dict(topk=0)])
+def test_traced_arguments_cut_as_static_ones_do(cut):
+    static = dict(dict(topk=0, topp=0.0, temperature=0.7, max_decode_steps=4), **cut)
+
+    def sample(arguments):
+        key = jax.random.PRNGKey(3)
+        return decoding.temperature_sample(zeros(4, 6), {}, constant(), EOS, key, num_decodes=2, **arguments)
+
+    (decodes, scores), (traced_decodes, traced_scores) = sample(static), jax.jit(sample)(static)
+    np.testing.assert_array_equal(traced_decodes, decodes)
+    np.testing.assert_allclose(traced_scores, scores, rtol=1e-5, atol=1e-6)
+    assert not np.asarray(decodes)[:, :, 4:].any()
+
+
+def test_sampling_and_searching_work_without_jit():
+    key = jax.random.PRNGKey(0)
+    for decode, arguments in (
+        (decoding.temperature_sample, dict(decode_rng=key, topk=0, topp=0.5)),
+        (decoding.temperature_sample, dict(decode_rng=key, topk=3)),
+        (decoding.beam_search, {}),
+    ):
+        compiled = decode(zeros(2, 4), {}, constant(), EOS, num_decodes=2, **arguments)
+        with jax.disable_jit():
+            stepwise = decode(zeros(2, 4), {}, constant(), EOS, num_decodes=2, **arguments)
+        np.testing.assert_array_equal(stepwise[0], compiled[0])
+        np.testing.assert_allclose(stepwise[1], compiled[1], rtol=1e-5)
+
+
+def test_the_hard_limit_cuts_the_steps():
+    def steps(**arguments):
+        decodes, _ = decoding.temperature_sample(zeros(1, 6), {}, constant(ENDLESS), EOS, **arguments)
+        return np.count_nonzero(decodes)
+
+    assert steps(max_decode_steps=5, max_decode_steps_hard_limit=3) == 3
+    assert steps(max_decode_steps=2, max_decode_steps_hard_limit=3) == 2
+    assert steps(max_decode_steps=5, max_decode_steps_hard_limit=0) == 5
+    assert steps(max_decode_steps_hard_limit=3) == 6
+
+
+def test_a_state_callback_writes_ahead_and_its_eos_ends_the_sequence():
+    def end_after_two(state):
+        """Writes an EOS behind every 2."""
+        assert state.cur_token.shape == (state.sequences.shape[0], 1)
+        here = jnp.arange(state.sequences.shape[1])[None] == state.cur_index[:, None] + 1
+        write = here & (state.cur_token == 2) & ~state.ended[:, None]
+        return state.replace(sequences=jnp.where(write, EOS, state.sequences))
+
+    prompts = jnp.array([[0, 4, EOS, 5, 0, 0], [0, 0, 0, 0, 0, 0]])
+    decodes, _ = decoding.temperature_sample(
+        prompts, {}, constant(ENDLESS), EOS, num_decodes=1, state_callback_fn=end_after_two
+    )
+    np.testing.assert_array_equal(decodes[:, 0], [[4, EOS, 5, 2, EOS, 0], [2, EOS, 0, 0, 0, 0]])
+
+
+def test_the_state_callback_sees_the_last_state_too():
+    def mark(state):
+        return state.replace(log_prob=state.log_prob + 1.0)
+
+    _, scores = decoding.temperature_sample(zeros(1, 3), {}, constant(), EOS, state_callback_fn=mark)
+    assert scores.tolist() == [[4.0]]  # three steps, and the end
+
+
+def test_a_frozen_cache_stays_frozen():
+    from flax.core import FrozenDict
+
+    def step(state):
+        assert isinstance(state.cache, FrozenDict)
+        return constant()(state)[0], {"key": state.cache["key"] + 1}
+
+    for decode in (decoding.temperature_sample, decoding.beam_search):
+        decodes, _ = decode(zeros(2, 3), FrozenDict(key=zeros(2, 1)), step, EOS, num_decodes=2)
+        assert decodes.shape == (2, 2, 3)
+
+
+def test_beam_axes_are_joined_and_split():
+    x = jnp.arange(24).reshape(2, 3, 4)
+    np.testing.assert_array_equal(decoding.add_beam_dim(x, 2), np.stack([x, x], axis=1))
+    np.testing.assert_array_equal(decoding.add_beam_dim(x, 2, offset=1), np.stack([x, x], axis=2))
+    np.testing.assert_array_equal(decoding.flatten_beam_dim(x), np.reshape(x, (6, 4)))
+    np.testing.assert_array_equal(decoding.flatten_beam_dim(x, offset=1), np.reshape(x, (2, 12)))
+    np.testing.assert_array_equal(decoding.unflatten_beam_dim(decoding.flatten_beam_dim(x), 2, 3), x)
+    np.testing.assert_array_equal(decoding.unflatten_beam_dim(x, 2, 2, offset=2), np.reshape(x, (2, 3, 2, 2)))
 
 
 def test_cache_leaves_are_expanded_in_place_and_shared_ones_kept():

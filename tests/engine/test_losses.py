@@ -180,3 +180,16 @@ def test_errors_say_what_was_found(data):
         losses.compute_weighted_cross_entropy(logits, targets, label_smoothing=1.0)
     with pytest.raises(ValueError, match="'PER_TOKEN'; use a number, None or one of NUM_REAL_TARGET_TOKENS"):
         losses.get_loss_normalizing_factor_and_weights("PER_TOKEN", {"decoder_target_tokens": targets})
+
+
+def test_class_ids_may_be_floats():
+    logits = jnp.asarray(np.random.RandomState(0).standard_normal((2, 3, 5)), jnp.float32)
+    ids = jnp.array([[1, 0, 4], [2, 3, 0]])
+
+    def loss(logits, targets):
+        return losses.compute_weighted_cross_entropy(logits, targets, None, 0.1, 1e-3)[0]
+
+    whole, floating = (jax.value_and_grad(loss)(logits, x) for x in (ids, ids.astype(jnp.float32)))
+    jax.tree.map(np.testing.assert_array_equal, floating, whole)
+    plain = losses.cross_entropy_with_logits(logits, ids)[0]
+    np.testing.assert_array_equal(losses.cross_entropy_with_logits(logits, ids.astype(jnp.float32))[0], plain)

@@ -166,8 +166,34 @@ def test_metrics_loop_over_microbatches():
 
 def test_importing_the_numeric_modules_loads_no_data_library():
     code = (
-        "import sys, t5xpg; from t5x import adafactor, learning_rates, losses, metrics, optimizers;"
+        "import sys, t5xpg; from t5x import adafactor, losses, metrics, optimizers;"
+        "from t5x.embedded import learning_rates;"
         "print([m for m in ('tensorflow', 'seqio', 't5', 'orbax') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_sums_take_lists_of_numbers():
+    assert metrics.Sum.from_model_output([[1.0, 2.0], [3.0, 4.0]]).compute() == 10
+    assert metrics.AveragePerStep.from_model_output([1.0, 2.0, 3.0], steps=2).compute() == 3
+
+
+def test_weighted_accuracy_sums_the_weights_of_what_is_right():
+    logits, targets, mask = make_batch()
+    right = np.argmax(np.asarray(logits), axis=-1) == np.asarray(targets)
+    assert float(metrics.compute_weighted_accuracy(logits, targets)) == right.sum()
+    weighted = metrics.compute_weighted_accuracy(logits, targets.astype(jnp.float32), 2 * mask)
+    assert float(weighted) == 2 * np.asarray(mask)[right].sum()
+    with pytest.raises(ValueError, match="must be \\(4, 9\\) class ids"):
+        metrics.compute_weighted_accuracy(logits, targets[:, 0])
+
+
+def test_summary_metrics_are_sums():
+    logits, targets, mask = make_batch()
+    more = {"extra": metrics.Sum(total=jnp.float32(7))}
+    made = metrics.compute_metrics(logits, targets, mask, jnp.float32(5), jnp.sum(mask), more)
+    twice = {name: metric.merge(metric).compute() for name, metric in made.items()}
+    accuracy = metrics.compute_weighted_accuracy(logits, targets, mask)
+    expected = dict(loss=5, accuracy=accuracy, weight_sum=mask.sum(), num_examples=4, num_tokens=36, extra=7)
+    assert twice == {name: 2 * value for name, value in expected.items()}

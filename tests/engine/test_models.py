@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,8 @@ import pytest
 from golden import cases
 from golden import record_predictions as golden
 
-from t5x import models
+from t5x import decoding, models
+from t5x.examples.t5 import network
 
 RECORD = json.loads(golden.PATH.read_text())
 
@@ -78,7 +80,7 @@ def test_batches_without_a_prefix_are_refused():
 def test_a_random_key_given_twice_is_refused():
     model, params, batch = golden.setup("decoder_only", "sample")
     key = jax.random.PRNGKey(0)
-    with pytest.raises(ValueError, match="given twice"):
+    with pytest.raises(ValueError, match="from the `rng` argument"):
         model.predict_batch_with_aux(params, batch, rng=key, decoder_params={"decode_rng": key})
 
 
@@ -109,3 +111,161 @@ def test_remove_prefix():
     expected = [[[3, 4, 0, 0, 0], [5, 0, 0, 0, 0]], [[7, 8, 9, 3, 0], [1, 0, 0, 0, 0]]]
     np.testing.assert_array_equal(models.remove_prefix(sequences, jnp.array([2, 1])), expected)
     np.testing.assert_array_equal(models.remove_prefix(sequences[:, 0], jnp.array([2, 1])), [x[0] for x in expected])
+
+
+# What subclasses build on
+
+
+def tiny(cls=models.EncoderDecoderModel, decode_fn=decoding.beam_search, **arguments):
+    """Returns (model, params, batch) of a network of one layer a side."""
+    cfg = network.T5Config(
+        vocab_size=16, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8, num_encoder_layers=1, num_decoder_layers=1
+    )
+    vocabulary = types.SimpleNamespace(eos_id=1)
+    model = cls(network.Transformer(cfg), vocabulary, vocabulary, None, decode_fn=decode_fn, **arguments)
+    tokens = jnp.array([[3, 5, 1], [7, 1, 0]])
+    batch = {
+        "encoder_input_tokens": tokens,
+        "decoder_input_tokens": jnp.pad(tokens, ((0, 0), (1, 0)))[:, :-1],
+        "decoder_target_tokens": tokens,
+        "decoder_loss_weights": (tokens > 0).astype(jnp.float32),
+    }
+    shapes = {name: x.shape for name, x in batch.items()}
+    return model, model.get_initial_variables(jax.random.PRNGKey(0), shapes)["params"], batch
+
+
+def test_all_public_names_are_there():
+    space = {}
+    exec("from t5x.models import *", space)
+    assert {"BaseModel", "MetricsMap", "get_input_vocabulary"} <= space.keys()
+
+
+def test_the_feature_converter_is_a_class_attribute():
+    import seqio
+
+    assert models.EncoderDecoderModel.FEATURE_CONVERTER_CLS is seqio.EncDecFeatureConverter
+    assert models.DecoderOnlyModel.FEATURE_CONVERTER_CLS is seqio.DecoderFeatureConverter
+
+    class PrefixModel(models.DecoderOnlyModel):
+        FEATURE_CONVERTER_CLS = seqio.PrefixLMFeatureConverter
+
+    assert PrefixModel.FEATURE_CONVERTER_CLS is seqio.PrefixLMFeatureConverter
+    assert PrefixModel(None, None, None).FEATURE_CONVERTER_CLS is seqio.PrefixLMFeatureConverter
+    model = models.DecoderOnlyModel(None, None, None, feature_converter_cls=seqio.LMFeatureConverter)
+    assert model.FEATURE_CONVERTER_CLS is seqio.LMFeatureConverter
+
+
+def test_vocabularies_and_decode_fn_are_read_from_the_protected_attributes():
+    model, params, batch = tiny()
+    model._input_vocabulary, model._output_vocabulary = "in", types.SimpleNamespace(eos_id=9)
+    assert models.get_input_vocabulary(model) == model.input_vocabulary == "in"
+    assert models.get_output_vocabulary(model) is model.output_vocabulary is model._output_vocabulary
+    seen = {}
+
+    def decode(inputs, **arguments):
+        seen.update(arguments)
+        return inputs[:, None] + 4, jnp.zeros((2, 1))
+
+    model._decode_fn = decode
+    assert model.decode_fn is decode
+    np.testing.assert_array_equal(model.predict_batch(params, batch), np.full((2, 3), 4))
+    assert seen["eos_id"] == 9 and "initial_index" not in seen
+
+
+def test_overridden_methods_are_those_that_are_called():
+    class Louder(models.EncoderDecoderModel):
+        def _compute_logits(self, params, batch, dropout_rng=None, mutable=False, other_variables=None):
+            logits = super()._compute_logits(params, batch, dropout_rng, mutable, other_variables)
+            return logits.at[:, :, 6].add(100.0)
+
+        def _compute_metrics(self, **arguments):
+            return super()._compute_metrics(**arguments) | {"told": arguments["loss"]}
+
+        def _compute_logits_from_slice(self, decoding_state, params, encoded_inputs, raw_inputs, max_decode_length):
+            assert encoded_inputs.shape == (4, 3, 8) and raw_inputs.shape == (4, 3) and max_decode_length == 3
+            logits, cache = super()._compute_logits_from_slice(
+                decoding_state, params, encoded_inputs, raw_inputs, max_decode_length
+            )
+            return logits.at[:, 6].add(100.0), cache
+
+        def _compute_kv_cache(self, params, encoded_inputs, encoder_input_tokens, decoder_input_tokens, **arguments):
+            called.append(arguments)
+            return super()._compute_kv_cache(
+                params, encoded_inputs, encoder_input_tokens, decoder_input_tokens, **arguments
+            )
+
+    called = []
+    model, params, batch = tiny(Louder, decoding.temperature_sample)
+    decodes, _ = model.predict_batch_with_aux(params, batch, num_decodes=2)
+    np.testing.assert_array_equal(decodes, np.full((2, 3), 6))
+    assert called == [{"prefill_decoder_prompt": False}]
+    loss, metrics = model.loss_fn(params, batch, None)
+    assert loss > 200 and metrics["told"] == loss
+    assert (model.score_batch(params, batch) < -90).all()
+
+
+def test_overridden_methods_of_a_decoder_are_those_that_are_called():
+    model, params, batch = golden.setup("decoder_only", "sample")
+
+    class Louder(models.DecoderOnlyModel):
+        def _compute_logits_from_slice(self, decoding_state, params, max_decode_length):
+            logits, cache = super()._compute_logits_from_slice(decoding_state, params, max_decode_length)
+            return logits.at[:, 6].add(1000.0), cache
+
+        def _compute_kv_cache(self, params, inputs, causal_attention_mask):
+            called.append(inputs.shape)
+            return super()._compute_kv_cache(params, inputs, causal_attention_mask)
+
+    called = []
+    louder = Louder(model.module, model.output_vocabulary, None)
+    decodes, _ = louder.predict_batch_with_aux(params, batch)
+    length = batch["decoder_input_tokens"].shape[1]
+    free = length - (batch["decoder_causal_attention"].sum(-1) - 1)
+    np.testing.assert_array_equal(decodes, np.where(np.arange(length) < free[:, None], 6, 0))
+    assert called == [batch["decoder_input_tokens"].shape]
+
+
+def test_prompts_fill_the_cache_of_networks_that_can():
+    class Prefilling(network.Transformer):
+        def decode(self, *arguments, prefill=False, prefill_lengths=None, **keywords):
+            logits = super().decode(*arguments, **keywords)
+            if prefill:
+                self.put_variable("cache", "filled", prefill_lengths)
+            return logits
+
+    model, params, batch = tiny()
+    seen = {}
+
+    def decode_fn(inputs, cache, initial_index, **_):
+        seen.update(index=initial_index, filled=cache["filled"])
+        return inputs[:, None], jnp.zeros((2, 1))
+
+    prefilling = models.EncoderDecoderModel(
+        Prefilling(model.module.config), None, types.SimpleNamespace(eos_id=1), None, decode_fn=decode_fn
+    )
+    prompt = batch | {"decoder_input_tokens": jnp.array([[0, 4, 5], [0, 3, 1]])}
+    prefilling.predict_batch_with_aux(params, prompt, prompt_with_targets=True)
+    np.testing.assert_array_equal(seen["index"], [2, 1])  # EOS is not part of a prompt
+    np.testing.assert_array_equal(seen["filled"], [2, 1])
+
+
+def test_what_a_module_puts_into_a_new_cache_stays():
+    class Marking(network.Transformer):
+        def decode(self, *arguments, **keywords):
+            if self.is_mutable_collection("cache"):
+                self.put_variable("cache", "mark", jnp.full((2, 1), 5))
+            return super().decode(*arguments, **keywords)
+
+    model, params, batch = tiny()
+    marking = models.EncoderDecoderModel(Marking(model.module.config), None, None, None)
+    tokens = batch["encoder_input_tokens"]
+    cache, index = marking._compute_kv_cache(params, None, tokens, tokens)
+    np.testing.assert_array_equal(cache["mark"], [[5], [5]])
+    assert index is None
+
+
+def test_float_tokens_train_as_whole_ones_do():
+    model, params, batch = tiny()
+    loss, _ = model.loss_fn(params, batch, None)
+    floating = {name: x.astype(jnp.float32) for name, x in batch.items()}
+    np.testing.assert_array_equal(model.loss_fn(params, floating, None)[0], loss)

@@ -11,7 +11,7 @@ if __name__ != "t5x":
         f"The embedded engine was imported as {__name__!r}; write `import t5xpg` and then `import t5x`."
     )
 
-from t5x.embedded import contract  # noqa: E402, after the refusal of a second copy
+from t5x.embedded import contract
 
 contract.install()
 

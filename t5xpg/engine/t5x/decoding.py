@@ -18,21 +18,49 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax import lax, random
 
-Cache = Any  # nested dicts of arrays
+from t5x import binary_search
+from t5x.embedded import beams
+from t5x.embedded.beams import (
+    Cache,
+    add_beam_dim,
+    cache_map,
+    flat_batch_beam_expand,
+    flatten_beam_dim,
+    unflatten_beam_dim,
+)
+
+__all__ = [
+    "MIN_TEMPERATURE",
+    "NEG_INF",
+    "NEG_INF_VALUE",
+    "BeamState",
+    "DecodingState",
+    "LogitCallbackFn",
+    "SamplingLoopState",
+    "StateCallbackFn",
+    "add_beam_dim",
+    "beam_search",
+    "brevity_penalty",
+    "cache_map",
+    "flat_batch_beam_expand",
+    "flatten_beam_dim",
+    "temperature_sample",
+    "unflatten_beam_dim",
+]
 
 # The score of a beam that holds nothing.
-NEG_INF = -1.0e7
+NEG_INF_VALUE = -1.0e7
+NEG_INF = np.array(NEG_INF_VALUE)
 # At this temperature and below, the likeliest token is taken.
-MIN_TEMPERATURE = 1e-4
-# Leaves of the cache that all examples and decodes share.
-SHARED_LEAVES = ("cached_bias", "position_embedder_index")
+MIN_TEMPERATURE = np.array(1e-4)
 
 
 @struct.dataclass
@@ -53,17 +81,19 @@ TokensToLogits = Callable[[DecodingState], tuple[jax.Array, Cache]]
 
 @struct.dataclass
 class SamplingLoopState:
-    """What goes around the sampling loop, and what `logit_callback_fn` sees; `rows` is batch * num_decodes."""
+    """What goes around the sampling loop, and what the callbacks see; `rows` is batch * num_decodes."""
 
     step: jax.Array  # int32 [], how many steps were made
     cur_index: jax.Array  # int32 [rows], the position of the current token
     sequences: jax.Array  # int32 [rows, length + 1], prompts and what was decoded so far
     cache: Cache  # its batch axis is `rows`
+    cur_token: jax.Array  # int32 [rows, 1]
     ended: jax.Array  # bool [rows]
     rng: jax.Array  # the key of the steps to come
     log_prob: jax.Array  # float32 [rows], summed over the decoded tokens
 
 
+StateCallbackFn = Callable[[SamplingLoopState], SamplingLoopState]
 LogitCallbackFn = Callable[[jax.Array, SamplingLoopState], jax.Array]
 
 
@@ -75,17 +105,22 @@ def temperature_sample(
     decode_rng: jax.Array | None = None,
     num_decodes: int = 1,
     temperature: float | jax.Array = 1.0,
-    topk: int = 1,
-    topp: float = 0.0,
+    topk: int | jax.Array = 1,
+    topp: float | jax.Array = 0.0,
     cache_offset: int = 0,
     initial_index: jax.Array | None = None,
-    max_decode_steps: int | None = None,
+    max_decode_steps: int | jax.Array | None = None,
+    max_decode_steps_hard_limit: int | None = None,
     rescale_log_probs: bool = True,
+    state_callback_fn: StateCallbackFn | None = None,
     logit_callback_fn: LogitCallbackFn | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Samples `num_decodes` sequences per example, each on its own; the module docstring has the rest.
 
-    T5X draws the same noise for every row when temperatures are given per example; here rows are independent.
+    T5X draws the same noise for every row when temperatures are given per example; here rows are independent. T5X
+    refuses more `max_decode_steps` than fit; here a sequence ends with its room.
+
+    `temperature`, `topk`, `topp` and `max_decode_steps` may be traced, so that one compiled function serves them all.
 
     Args:
       decode_rng: a JAX key; None is key 0.
@@ -94,28 +129,35 @@ def temperature_sample(
       topp: sample among the fewest likeliest tokens that hold this share of the probability; 0 is all.
       initial_index: int32 [batch], the position of the last prompt token, the cache holding all before it.
       max_decode_steps: how many tokens to decode after the prompt at most.
+      max_decode_steps_hard_limit: what `max_decode_steps`, where given, is cut to; nothing, where it is not positive.
       rescale_log_probs: whether scores are of the distribution sampled from, after temperature, topk and topp (all
         0 when greedy), or of the model's own.
+      state_callback_fn: called before each step and on the last state; returns the state to go on from. Tokens that it
+        writes ahead of the current one are taken as they stand, and an EOS among them ends its sequence.
       logit_callback_fn: maps the float32 logits [rows, vocab] and the state to the logits to sample from.
 
     Raises:
-      ValueError: if topk and topp both cut.
+      ValueError: if topk and topp both cut and neither is traced.
     """
-    if topk and topp:
+    if not _is_traced(topk) and not _is_traced(topp) and topk and topp:
         raise ValueError(f"temperature_sample: got both topk = {topk} (1 unless set) and topp = {topp}; set one to 0.")
     batch, length = inputs.shape
-    sequences, cur_index = _start(inputs, initial_index, length)
+    sequences, cur_index = beams.start(inputs, initial_index, length)
     limit = jnp.full(batch, length)
     if max_decode_steps is not None:
-        limit = jnp.minimum(limit, jnp.sum(sequences != 0, axis=1) + max_decode_steps)
-    temperature = jnp.broadcast_to(jnp.asarray(0.0 if topk == 1 else temperature, jnp.float32), (batch,))
+        hard_limit = max_decode_steps_hard_limit or 0
+        steps = jnp.minimum(max_decode_steps, hard_limit if hard_limit > 0 else length)
+        limit = jnp.minimum(limit, jnp.sum(sequences != 0, axis=1) + steps)
+    temperature = jnp.where(topk == 1, 0.0, jnp.asarray(temperature, jnp.float32))
+    temperature = jnp.broadcast_to(temperature, (batch,))
     sequences, cur_index, limit, temperature = (
         flat_batch_beam_expand(x, num_decodes) for x in (sequences, cur_index, limit, temperature)
     )  # [rows, length + 1], then three of [rows]
 
     def score_next(state: SamplingLoopState) -> tuple[jax.Array, Cache]:
-        logits, cache = tokens_to_logits(_decoding_state(state.sequences, state.cur_index, state.cache))
-        logits = logits.astype(jnp.float32)
+        here = DecodingState(state.cur_index, state.sequences[:, :-1], state.cur_token, state.cache)
+        logits, cache = tokens_to_logits(here)
+        logits, cache = logits.astype(jnp.float32), beams.frozen_like(state.cache, cache)
         return (logit_callback_fn(logits, state) if logit_callback_fn else logits), cache
 
     draw = partial(_draw, temperature=temperature[:, None], topk=topk, topp=topp, rescale=rescale_log_probs)
@@ -123,35 +165,43 @@ def temperature_sample(
         step=jnp.zeros((), jnp.int32),
         cur_index=cur_index,
         sequences=sequences,
-        cache=_expand_cache(cache, num_decodes, cache_offset, initial_index),
+        cache=beams.expand_cache(cache, num_decodes, cache_offset, initial_index),
+        cur_token=beams.read(sequences, cur_index)[:, None],
         ended=jnp.zeros(batch * num_decodes, bool),
         rng=random.PRNGKey(0) if decode_rng is None else decode_rng,
         log_prob=jnp.zeros(batch * num_decodes, jnp.float32),
     )
-    step = partial(_sample_step, score_next=score_next, draw=draw, eos_id=eos_id, limit=limit)
-    state = lax.while_loop(lambda state: ~jnp.all(state.ended), step, state)
-    decodes = state.sequences[:, 1:].reshape(batch, num_decodes, length)
-    scores = state.log_prob.reshape(batch, num_decodes)
+    callback = state_callback_fn or (lambda state: state)
+    step = partial(_sample_step, score_next=score_next, draw=draw, eos_id=eos_id, limit=limit, prompts=sequences)
+    state = lax.while_loop(lambda state: ~jnp.all(state.ended), lambda state: step(callback(state)), state)
+    state = callback(state)
+    decodes = unflatten_beam_dim(state.sequences[:, 1:], batch, num_decodes)
+    scores = unflatten_beam_dim(state.log_prob, batch, num_decodes)
     order = jnp.argsort(scores, axis=-1)
-    return _pick(decodes, order), _pick(scores, order)
+    return beams.pick(decodes, order), beams.pick(scores, order)
 
 
-def _sample_step(state: SamplingLoopState, *, score_next, draw, eos_id, limit) -> SamplingLoopState:
-    """Decodes one token per row, or copies it from the prompt; a row ends with EOS or at its `limit` [rows]."""
+def _sample_step(state: SamplingLoopState, *, score_next, draw, eos_id, limit, prompts) -> SamplingLoopState:
+    """Decodes one token per row, or takes the one that stands there; a row ends with EOS or at its `limit` [rows].
+
+    An EOS of the `prompts` [rows, length + 1] does not end a row, but one that a callback wrote does.
+    """
     rng_now, rng_later = random.split(state.rng)
     logits, cache = score_next(state)
     token, log_prob = draw(rng_now, logits)
     after = state.cur_index + 1
-    prompt = _read(state.sequences, after)
-    free = (prompt == 0) & ~state.ended
-    token = jnp.where(state.ended, 0, jnp.where(free, token, prompt))
+    given = beams.read(state.sequences, after)
+    free = (given == 0) & ~state.ended
+    token = jnp.where(state.ended, 0, jnp.where(free, token, given))
+    at_eos = (token == eos_id) & (beams.read(prompts, after) == 0)
     return SamplingLoopState(
         step=state.step + 1,
         # A row at the very end waits there for the others.
         cur_index=jnp.minimum(after, state.sequences.shape[1] - 1),
-        sequences=_write(state.sequences, after, token),
+        sequences=beams.write(state.sequences, after, token),
         cache=cache,
-        ended=state.ended | (free & (token == eos_id)) | (after >= limit),
+        cur_token=token[:, None],
+        ended=state.ended | at_eos | (after >= limit),
         rng=rng_later,
         log_prob=state.log_prob + jnp.where(free, log_prob, 0.0),
     )
@@ -164,12 +214,11 @@ def _draw(rng, logits, *, temperature, topk, topp, rescale) -> tuple[jax.Array, 
 
     def sample():
         scaled = logits / jnp.maximum(temperature, MIN_TEMPERATURE)
-        if topk:
-            scaled = jnp.where(_fewest_largest(scaled, lambda kept: kept.sum(-1) >= topk), scaled, -jnp.inf)
-        if topp:
-            probs = jax.nn.softmax(scaled)
-            kept = _fewest_largest(probs, lambda kept: jnp.where(kept, probs, 0.0).sum(-1) >= topp)
-            scaled = jnp.where(kept, scaled, -jnp.inf)
+        for mask, size in ((binary_search.topk_mask, topk), (binary_search.topp_mask, topp)):
+            if _is_traced(size):
+                scaled = jnp.where(size > 0, mask(scaled, size, -jnp.inf), scaled)
+            elif size:
+                scaled = mask(scaled, size, -jnp.inf)
         token = jnp.where(cold[:, 0], best, random.categorical(rng, scaled).astype(jnp.int32))
         return token, jnp.where(cold[:, 0], 0.0, _log_prob(scaled, token))
 
@@ -178,27 +227,12 @@ def _draw(rng, logits, *, temperature, topk, topp, rescale) -> tuple[jax.Array, 
     return token, (log_prob if rescale else _log_prob(logits, token))
 
 
+def _is_traced(x) -> bool:
+    return isinstance(x, jax.core.Tracer)
+
+
 def _log_prob(logits: jax.Array, token: jax.Array) -> jax.Array:
     return jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], axis=-1)[:, 0]
-
-
-def _fewest_largest(x: jax.Array, enough: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Returns the mask [rows, vocab] of the fewest largest values of float32 x for which `enough(mask)` [rows] holds.
-
-    Equal values are kept or dropped together; if nothing is enough, all are kept. The cut is found bit by bit in 32
-    passes over x, many times faster than sorting a vocabulary.
-    """
-    bits = lax.bitcast_convert_type(x, jnp.uint32)
-    sign = jnp.uint32(1 << 31)
-    # Unsigned integers in the order of the floats: the magnitudes of negative numbers count backwards.
-    keys = jnp.where(bits >= sign, ~bits, bits | sign)
-
-    def settle_bit(i, cut):
-        higher = cut | (sign >> i.astype(jnp.uint32))
-        return jnp.where(enough(keys >= higher[:, None]), higher, cut)
-
-    cut = lax.fori_loop(0, 32, settle_bit, jnp.zeros(x.shape[0], jnp.uint32))
-    return keys >= cut[:, None]
 
 
 # Beam search
@@ -233,6 +267,8 @@ def beam_search(
     num_decodes: int = 4,
     alpha: float = 0.6,
     max_decode_len: int | None = None,
+    max_decode_step: int = -1,
+    min_log_prob: float = NEG_INF_VALUE,
     decode_rng: jax.Array | None = None,
     cache_offset: int = 0,
     initial_index: jax.Array | None = None,
@@ -244,17 +280,20 @@ def beam_search(
     that hold nothing score -1e7.
 
     T5X takes an EOS that it reads in a prompt for the end, and lets examples with longer prompts (`initial_index`)
-    search past the length, as long as the others need, to cut what it finds there; neither is so here.
+    search past the length, as long as the others need, to cut what it finds there; neither is so here. `min_log_prob`
+    ends each example by itself, T5X's all of them once none passes.
 
     Args:
       alpha: how strongly short sequences are penalized; 0 is not at all.
       max_decode_len: the length of the decodes, that of the inputs if None.
+      max_decode_step: how many steps to search at most; not positive is no limit.
+      min_log_prob: an example ends once no live sequence has a log probability above this.
       decode_rng: not used; every decoding function is given one.
       initial_index: int32 [batch], the position of the last prompt token, the cache holding all before it.
     """
     del decode_rng
     length = max_decode_len or inputs.shape[1]
-    sequences, cur_index = _start(inputs, initial_index, length)
+    sequences, cur_index = beams.start(inputs, initial_index, length)
     sequences = jnp.repeat(sequences[:, None], num_decodes, axis=1)  # [batch, beams, length + 1]
     nothing = jnp.full(sequences.shape[:2], -jnp.inf)
     state = BeamState(
@@ -263,19 +302,25 @@ def beam_search(
         live_logprobs=nothing.at[:, -1].set(0.0),  # one beam, or all would find the same
         finished_seqs=jnp.zeros_like(sequences),
         finished_scores=nothing,
-        cache=_expand_cache(cache, num_decodes, cache_offset, initial_index),
+        cache=beams.expand_cache(cache, num_decodes, cache_offset, initial_index),
     )
+
+    def goes_on(state: BeamState) -> jax.Array:
+        steps, likeliest = state.cur_index - cur_index, state.live_logprobs[:, -1]
+        likely = (likeliest >= min_log_prob) | (steps == 0)
+        in_time = (steps < max_decode_step) | (max_decode_step <= 0)
+        return _can_improve(state, alpha, length) & likely & in_time
 
     def step(state: BeamState) -> BeamState:
         log_probs, cache = _score_next(state, tokens_to_logits)
         candidates = _grow(state, log_probs, eos_id)
         live_seqs, live_logprobs, parents = _keep_live(candidates)
         finished_seqs, finished_scores = _keep_finished(state, candidates, alpha)
-        cache = cache_map(partial(_pick_rows, parents=parents, offset=cache_offset), cache)
+        cache = cache_map(partial(beams.pick_rows, parents=parents, offset=cache_offset), cache)
         new = BeamState(state.cur_index + 1, live_seqs, live_logprobs, finished_seqs, finished_scores, cache)
-        return _freeze(~_can_improve(state, alpha, length), state, new)
+        return _freeze(~goes_on(state), state, new)
 
-    state = lax.while_loop(lambda state: jnp.any(_can_improve(state, alpha, length)), step, state)
+    state = lax.while_loop(lambda state: jnp.any(goes_on(state)), step, state)
     found = state.finished_scores[:, -1:] > -jnp.inf  # [batch, 1]
     decodes = jnp.where(found[:, :, None], state.finished_seqs, state.live_seqs)[:, :, 1:]
     scores = jnp.where(found, state.finished_scores, state.live_logprobs)
@@ -289,11 +334,12 @@ def brevity_penalty(alpha: float, length: jax.Array) -> jax.Array:
 
 def _score_next(state: BeamState, tokens_to_logits: TokensToLogits) -> tuple[jax.Array, Cache]:
     """Returns the log probabilities [batch, beams, vocab] of every next token, and the new cache."""
-    batch, beams, width = state.live_seqs.shape
-    cur_index = flat_batch_beam_expand(state.cur_index, beams)
-    here = _decoding_state(state.live_seqs.reshape(batch * beams, width), cur_index, state.cache)
-    logits, cache = tokens_to_logits(here)
-    return jax.nn.log_softmax(logits.astype(jnp.float32)).reshape(batch, beams, -1), cache
+    batch, size, _ = state.live_seqs.shape
+    cur_index, sequences = flat_batch_beam_expand(state.cur_index, size), flatten_beam_dim(state.live_seqs)
+    cur_token = beams.read(sequences, cur_index)[:, None]
+    logits, cache = tokens_to_logits(DecodingState(cur_index, sequences[:, :-1], cur_token, state.cache))
+    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+    return unflatten_beam_dim(log_probs, batch, size), beams.frozen_like(state.cache, cache)
 
 
 def _grow(state: BeamState, log_probs: jax.Array, eos_id: int) -> Candidates:
@@ -302,36 +348,37 @@ def _grow(state: BeamState, log_probs: jax.Array, eos_id: int) -> Candidates:
     A live sequence can end in one way only, so among twice as many extensions enough are left that go on. Inside a
     prompt there is one way to go on, and one sequence goes it, with nothing counted.
     """
-    batch, beams, vocab = log_probs.shape
-    totals = (state.live_logprobs[:, :, None] + log_probs).reshape(batch, beams * vocab)
-    logprobs, choice = lax.top_k(totals, 2 * beams)
+    batch, size, vocab = log_probs.shape
+    totals = (state.live_logprobs[:, :, None] + log_probs).reshape(batch, size * vocab)
+    logprobs, choice = lax.top_k(totals, 2 * size)
     parents, tokens = choice // vocab, choice % vocab
 
     after = state.cur_index + 1
-    forced = _read(state.live_seqs[:, 0], after)[:, None]  # [batch, 1]
+    forced = beams.read(state.live_seqs[:, 0], after)[:, None]  # [batch, 1]
     free = forced == 0
     tokens = jnp.where(free, tokens, forced)
-    logprobs = jnp.where(free, logprobs, jnp.full((1, 2 * beams), -jnp.inf).at[:, 0].set(0.0))
-    seqs = _write(_pick(state.live_seqs, parents), after[:, None], tokens)
+    logprobs = jnp.where(free, logprobs, jnp.full((1, 2 * size), -jnp.inf).at[:, 0].set(0.0))
+    seqs = beams.write(beams.pick(state.live_seqs, parents), after[:, None], tokens)
     return Candidates(seqs, logprobs, parents, ended=free & (tokens == eos_id))
 
 
 def _keep_live(candidates: Candidates) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the best candidates that go on: sequences, log probabilities and parents."""
     logprobs = jnp.where(candidates.ended, -jnp.inf, candidates.logprobs)
-    kept = _best(logprobs, logprobs.shape[1] // 2)
-    return _pick(candidates.seqs, kept), _pick(logprobs, kept), _pick(candidates.parents, kept)
+    kept = beams.best(logprobs, logprobs.shape[1] // 2)
+    return beams.pick(candidates.seqs, kept), beams.pick(logprobs, kept), beams.pick(candidates.parents, kept)
 
 
 def _keep_finished(state: BeamState, candidates: Candidates, alpha: float) -> tuple[jax.Array, jax.Array]:
     """Returns the best of what had ended and what ends now: sequences and scores."""
     lengths = (state.cur_index[:, None] + 1).astype(jnp.float32)
     scores = candidates.logprobs / brevity_penalty(alpha, lengths)
-    scores = jnp.where(candidates.ended, scores, -jnp.inf)
+    # Below NEG_INF, only an EOS that was ruled out can have ended it.
+    scores = jnp.where(candidates.ended & (scores > NEG_INF_VALUE), scores, -jnp.inf)
     scores = jnp.concatenate([state.finished_scores, scores], axis=1)  # [batch, 3 * beams]
     seqs = jnp.concatenate([state.finished_seqs, candidates.seqs], axis=1)
-    kept = _best(scores, state.finished_scores.shape[1])
-    return _pick(seqs, kept), _pick(scores, kept)
+    kept = beams.best(scores, state.finished_scores.shape[1])
+    return beams.pick(seqs, kept), beams.pick(scores, kept)
 
 
 def _can_improve(state: BeamState, alpha: float, length: int) -> jax.Array:
@@ -345,73 +392,3 @@ def _freeze(done: jax.Array, old: BeamState, new: BeamState) -> BeamState:
     """Returns the old state of the examples that are `done` [batch], whose caches do not matter, and the new others."""
     choose = jax.vmap(lambda done, *states: jax.tree.map(partial(jnp.where, done), *states))
     return choose(done, old.replace(cache=None), new.replace(cache=None)).replace(cache=new.cache)
-
-
-def _best(scores: jax.Array, count: int) -> jax.Array:
-    """Returns the indices [batch, count] of the largest scores in increasing order."""
-    return lax.top_k(scores, count)[1][:, ::-1]
-
-
-# Sequences and caches
-
-
-def _decoding_state(sequences: jax.Array, cur_index: jax.Array, cache: Cache) -> DecodingState:
-    return DecodingState(cur_index, sequences[:, :-1], _read(sequences, cur_index)[:, None], cache)
-
-
-def flat_batch_beam_expand(x: jax.Array, beam_size: int, offset: int = 0) -> jax.Array:
-    """Repeats every example of the batch axis `offset` in place: [a, b] becomes [a, a, b, b] with `beam_size` 2."""
-    return jnp.repeat(x, beam_size, axis=offset)
-
-
-def cache_map(fn: Callable[[jax.Array], jax.Array], cache: Cache, apply_to_index: bool = False) -> Cache:
-    """Maps the cache's leaves that have a batch axis.
-
-    `cache_index` has one where examples start at positions of their own: `apply_to_index` says so.
-    """
-    shared = SHARED_LEAVES if apply_to_index else (*SHARED_LEAVES, "cache_index")
-    return jax.tree_util.tree_map_with_path(lambda path, x: x if path[-1].key in shared else fn(x), cache)
-
-
-def _expand_cache(cache: Cache, num_decodes: int, offset: int, initial_index: jax.Array | None) -> Cache:
-    expand = partial(flat_batch_beam_expand, beam_size=num_decodes, offset=offset)
-    return cache_map(expand, cache, apply_to_index=initial_index is not None)
-
-
-def _pick_rows(x: jax.Array, parents: jax.Array, offset: int) -> jax.Array:
-    """Gives every row [batch * beams] of the axis `offset` what its parent had: `parents` is [batch, beams]."""
-    beams = x.reshape(*x.shape[:offset], *parents.shape, *x.shape[offset + 1 :])
-    return _pick(beams, parents, offset).reshape(x.shape)
-
-
-def _pick(x: jax.Array, indices: jax.Array, offset: int = 0) -> jax.Array:
-    """Returns x[b, indices[b, i]]: x [batch, n, …] and int32 [batch, m] give [batch, m, …], from axis `offset` on.
-
-    Batched over the examples, so that a batch split over devices stays where it is.
-    """
-    take = partial(jnp.take, axis=offset, mode="clip")
-    return jax.vmap(take, in_axes=(offset, 0), out_axes=offset)(x, indices)
-
-
-def _start(inputs: jax.Array, initial_index: jax.Array | None, length: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the sequences [batch, length + 1] that hold the prompts, and the positions [batch] to start from."""
-    room = jnp.zeros((inputs.shape[0], length + 1), jnp.int32)
-    width = min(inputs.shape[1], length + 1)
-    sequences = room.at[:, :width].set(inputs[:, :width].astype(jnp.int32))
-    if initial_index is not None:
-        return sequences, initial_index.astype(jnp.int32)
-    return sequences.at[:, 0].set(0), jnp.zeros(inputs.shape[0], jnp.int32)
-
-
-def _read(sequences: jax.Array, position: jax.Array) -> jax.Array:
-    """Returns the tokens […] at `position` […] of the sequences […, width]; past the end, 0."""
-    return jnp.where(_slot(sequences, position), sequences, 0).sum(-1)
-
-
-def _write(sequences: jax.Array, position: jax.Array, token: jax.Array) -> jax.Array:
-    """Returns the sequences […, width] with `token` […] at `position` […]; past the end, nothing is written."""
-    return jnp.where(_slot(sequences, position), token[..., None], sequences)
-
-
-def _slot(sequences: jax.Array, position: jax.Array) -> jax.Array:
-    return lax.broadcasted_iota(jnp.int32, sequences.shape, sequences.ndim - 1) == position[..., None]

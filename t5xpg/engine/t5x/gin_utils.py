@@ -50,7 +50,7 @@ def rewrite_gin_args(args: Sequence[str]) -> list[str]:
             return arg
         name, equals, value = arg.removeprefix("--gin.").partition("=")
         if not equals:
-            raise ValueError(f"{arg} has no value; write --gin.{name}=VALUE.")
+            raise ValueError(f"Gin bindings must be of the form '--gin.<param>=<value>', got: {arg}")
         return f"--gin_bindings={name} = {value}"
 
     return [rewrite(arg) for arg in args]
@@ -69,3 +69,23 @@ def summarize_gin_config(model_dir: str, summary_writer, step: int) -> None:
     if summary_writer is not None:
         summary_writer.write_texts(step, {"config": gin.markdown(config)})
         summary_writer.flush()
+
+
+# Arithmetic for gin files
+
+
+@gin.configurable
+def sum_fn(var1=gin.REQUIRED, var2=gin.REQUIRED):
+    return var1 + var2
+
+
+@gin.configurable
+def bool_fn(var1=gin.REQUIRED) -> bool:
+    return bool(var1)
+
+
+@gin.configurable
+def string_split_fn(text=gin.REQUIRED, separator=gin.REQUIRED, maxsplit: int = -1, index: int | None = None):
+    """Returns the parts of a text, or with `index` one of them."""
+    parts = text.split(separator, maxsplit)
+    return parts if index is None else parts[index]

@@ -29,7 +29,7 @@ def cross_entropy_with_logits(
 
     Args:
       logits: [..., vocab] float array.
-      targets: [...] class ids, or [..., vocab] probabilities (T5X takes only those).
+      targets: [...] class ids, of whatever type, or [..., vocab] probabilities (T5X takes only those).
       z_loss: coefficient of the z-loss.
 
     Returns:
@@ -39,7 +39,7 @@ def cross_entropy_with_logits(
     if targets.ndim == logits.ndim:
         return _soft_cross_entropy(logits, targets, z_loss)
     _check_shapes(logits, targets)
-    return _integer_cross_entropy(logits, targets, 0.0, z_loss)
+    return _integer_cross_entropy(logits, targets.astype(jnp.int32), 0.0, z_loss)
 
 
 def compute_weighted_cross_entropy(
@@ -54,7 +54,7 @@ def compute_weighted_cross_entropy(
 
     Args:
       logits: [batch, length, vocab] float array.
-      targets: [batch, length] class ids.
+      targets: [batch, length] class ids, of whatever type.
       weights: [batch, length] weights; tokens of weight 0 are ignored, whatever they hold. None: all ones.
       label_smoothing: probability taken from the target and shared among the other classes. The entropy of
         the smoothed target is subtracted, so a perfect prediction has loss 0.
@@ -67,7 +67,8 @@ def compute_weighted_cross_entropy(
     _check_shapes(logits, targets)
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing is {label_smoothing}; it must be in [0, 1).")
-    loss, z = _integer_cross_entropy(logits, targets, label_smoothing, z_loss)  # [batch, length] each
+    ids = targets.astype(jnp.int32)
+    loss, z = _integer_cross_entropy(logits, ids, label_smoothing, z_loss)  # [batch, length] each
     loss = loss - _target_entropy(label_smoothing, logits.shape[-1])
     if weights is None:
         weight_sum = jnp.float32(targets.size)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from clu import metrics as clu_metrics
 
+MetricsMap = dict[str, clu_metrics.Metric]
 Scalar = Any  # int, float, or an array without dimensions
 
 
@@ -27,7 +28,7 @@ class Sum(clu_metrics.Metric):
 
     @classmethod
     def from_model_output(cls, values, **_) -> Sum:
-        return cls(total=jnp.sum(values))
+        return cls(total=jnp.sum(jnp.asarray(values)))
 
     def merge(self, other: Sum) -> Sum:
         return type(self)(total=self.total + other.total)
@@ -57,7 +58,7 @@ class AveragePerStep(Step):
 
     @classmethod
     def from_model_output(cls, values, steps: int = 1, **_) -> AveragePerStep:
-        return cls(total=jnp.sum(values), steps=steps)
+        return cls(total=jnp.sum(jnp.asarray(values)), steps=steps)
 
     def merge(self, other: AveragePerStep) -> AveragePerStep:
         return type(self)(total=self.total + other.total, steps=self.steps + other.steps)
@@ -165,9 +166,44 @@ def set_step_metrics_num_steps(metrics, num_steps: int):
     )
 
 
+def create_metrics_dict(float_metrics_dict: Mapping[str, Scalar]) -> MetricsMap:
+    """Makes a `Sum` of every number."""
+    return {name: Sum(total=value) for name, value in float_metrics_dict.items()}
+
+
 def shape_obj_to_defined_obj(obj: clu_metrics.Metric) -> clu_metrics.Metric:
     """Turns a metric made of shapes (from jax.eval_shape) into one of zeros."""
     return jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), obj)
+
+
+def compute_weighted_accuracy(logits: jax.Array, targets: jax.Array, weights: jax.Array | None = None) -> jax.Array:
+    """Sums the weights [batch, length], or ones, where the largest logit [batch, length, vocab] is the target's."""
+    if logits.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"logits {logits.shape} and targets {targets.shape} do not match; "
+            f"for these logits, targets must be {logits.shape[:-1]} class ids."
+        )
+    is_correct = (_argmax(logits) == targets.astype(jnp.int32)).astype(jnp.float32)
+    return jnp.sum(is_correct if weights is None else is_correct * weights.astype(jnp.float32))
+
+
+def compute_metrics(
+    logits: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array | None,
+    loss: jax.Array,
+    weight_sum: jax.Array,
+    additional_metrics: MetricsMap,
+) -> MetricsMap:
+    """The metrics of T5X's early models, each a sum over batches; `compute_base_metrics` has more, and averages."""
+    sums = {
+        "loss": loss,
+        "accuracy": compute_weighted_accuracy(logits, targets, weights),
+        "weight_sum": weight_sum,
+        "num_examples": targets.shape[0],
+        "num_tokens": targets.size,
+    }
+    return create_metrics_dict(sums) | additional_metrics
 
 
 def compute_base_metrics(
@@ -177,7 +213,7 @@ def compute_base_metrics(
     loss: jax.Array,
     z_loss: jax.Array | None = None,
     segment_ids: Mapping[str, jax.Array | None] | None = None,
-) -> dict[str, clu_metrics.Metric]:
+) -> MetricsMap:
     """Computes the metrics of one batch, under T5X's names and two of our own.
 
     T5X's `loss` is whatever was minimized: a sum over the batch or a mean, smoothed, with z-loss. Ours are
@@ -202,7 +238,7 @@ def compute_base_metrics(
     }
 
 
-def _loss_metrics(loss, z_loss, num_real, num_all) -> dict[str, clu_metrics.Metric]:
+def _loss_metrics(loss, z_loss, num_real, num_all) -> MetricsMap:
     average = clu_metrics.Average
     metrics = {
         "loss": AveragePerStep(total=loss),
@@ -221,7 +257,7 @@ def _loss_metrics(loss, z_loss, num_real, num_all) -> dict[str, clu_metrics.Metr
     return metrics
 
 
-def _prediction_metrics(logits, targets, counted) -> dict[str, clu_metrics.Metric]:
+def _prediction_metrics(logits, targets, counted) -> MetricsMap:
     logits, targets = jax.lax.stop_gradient(logits).astype(jnp.float32), targets.astype(jnp.int32)
     # The same operations as in the loss, so that XLA computes them once for both.
     shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
@@ -250,7 +286,7 @@ def _argmax(logits: jax.Array) -> jax.Array:
     return best * block + jnp.argmax(inside, axis=-1)
 
 
-def _timing_metrics(num_examples: int, length: int) -> dict[str, clu_metrics.Metric]:
+def _timing_metrics(num_examples: int, length: int) -> MetricsMap:
     num_tokens, num_devices = num_examples * length, jax.device_count()
     return {
         "timing/seconds": Time(),
@@ -263,7 +299,7 @@ def _timing_metrics(num_examples: int, length: int) -> dict[str, clu_metrics.Met
     }
 
 
-def _packing_metrics(segment_ids: Mapping[str, jax.Array | None]) -> dict[str, clu_metrics.Metric]:
+def _packing_metrics(segment_ids: Mapping[str, jax.Array | None]) -> MetricsMap:
     metrics, real, size = {}, jnp.float32(0), 0
     for feature, ids in segment_ids.items():
         if ids is None or ids.shape[1] == 0:

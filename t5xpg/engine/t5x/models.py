@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,11 +15,39 @@ from flax.core import freeze
 from jax import lax
 
 from t5x import decoding, losses
-from t5x.embedded.base_model import BaseTransformerModel, Batch, best_or_all
+from t5x.embedded.base_model import (
+    BaseModel,
+    BaseTransformerModel,
+    Batch,
+    DecodeFnCallable,
+    SeqioClass,
+    TokensIdsToLogitsCallable,
+    best_or_all,
+)
+from t5x.metrics import (
+    MetricsMap,
+    compute_base_metrics,
+    compute_metrics,
+    compute_weighted_accuracy,
+    count_packed_examples,
+)
 
 __all__ = [
-    *("BaseModel", "BaseTransformerModel", "Batch", "Metrics"),
-    *("DecoderOnlyModel", "DecoderParams", "EncoderDecoderModel", "remove_prefix"),
+    "BaseModel",
+    "BaseTransformerModel",
+    "DecodeFnCallable",
+    "DecoderOnlyModel",
+    "DecoderParams",
+    "EncoderDecoderModel",
+    "MetricsMap",
+    "TokensIdsToLogitsCallable",
+    "compute_base_metrics",
+    "compute_metrics",
+    "compute_weighted_accuracy",
+    "count_packed_examples",
+    "get_input_vocabulary",
+    "get_output_vocabulary",
+    "remove_prefix",
 ]
 
 
@@ -31,10 +60,14 @@ class DecoderParams:
 class EncoderDecoderModel(BaseTransformerModel):
     """T5: an encoder over the inputs, a decoder over the targets.
 
+    Subclasses may override `_compute_logits`, `_compute_metrics`, `_compute_logits_from_slice`, `_compute_kv_cache`.
+
     Args (beyond BaseTransformerModel's):
       feature_converter_cls: replaces seqio.EncDecFeatureConverter.
       default_decoder_params: how many decodes to make and return.
     """
+
+    FEATURE_CONVERTER_CLS = SeqioClass("EncDecFeatureConverter")
 
     def __init__(
         self,
@@ -42,7 +75,7 @@ class EncoderDecoderModel(BaseTransformerModel):
         input_vocabulary,
         output_vocabulary,
         optimizer_def,
-        decode_fn: Callable = decoding.beam_search,
+        decode_fn: DecodeFnCallable = decoding.beam_search,
         feature_converter_cls: Callable[..., Any] | None = None,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
@@ -62,13 +95,6 @@ class EncoderDecoderModel(BaseTransformerModel):
             z_loss,
             loss_normalizing_factor,
         )
-
-    @cached_property
-    def FEATURE_CONVERTER_CLS(self):
-        # Imported late: a training step on ready-made batches needs neither SeqIO nor TensorFlow.
-        import seqio
-
-        return seqio.EncDecFeatureConverter
 
     def get_initial_variables(self, rng: jax.Array, input_shapes: Mapping, input_types: Mapping | None = None):
         types = input_types or {}
@@ -149,45 +175,115 @@ class EncoderDecoderModel(BaseTransformerModel):
 
         encoder_tokens, prompt = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
         # EOS within a prompt would end the decode right there.
-        prompt = prompt * (prompt != self.output_vocabulary.eos_id) if prompt_with_targets else jnp.zeros_like(prompt)
+        is_text = (prompt != self.output_vocabulary.eos_id) & prompt_with_targets
+        prompt = jnp.where(is_text, prompt, 0)
         encoded = self.module.apply(
             {"params": params}, encoder_tokens, enable_dropout=False, method=self.module.encode
         )  # [batch, inputs, emb]
-        decodes, scores = self._decode(
-            prompt,
-            self._empty_cache(params, encoder_tokens, prompt, prompt),
-            self._tokens_to_logits(params, encoded, encoder_tokens, prompt.shape[1], num_decodes),
-            num_decodes,
-            rng,
-            decoder_params,
+        takes_index = "initial_index" in inspect.signature(self.decode_fn).parameters
+        cache, initial_index = self._compute_kv_cache(
+            params,
+            encoded_inputs=encoded,
+            encoder_input_tokens=encoder_tokens,
+            decoder_input_tokens=prompt,
+            prefill_decoder_prompt=takes_index and "prefill" in inspect.signature(self.module.decode).parameters,
         )
+        tokens_to_logits = partial(
+            self._compute_logits_from_slice,
+            params=params,
+            encoded_inputs=decoding.flat_batch_beam_expand(encoded, num_decodes),
+            raw_inputs=decoding.flat_batch_beam_expand(encoder_tokens, num_decodes),
+            max_decode_length=prompt.shape[1],
+        )
+        decodes, scores = self._decode(prompt, cache, tokens_to_logits, num_decodes, rng, decoder_params, initial_index)
         return best_or_all(decodes, scores, return_all_decodes)
 
-    def _tokens_to_logits(self, params, encoded, encoder_tokens, max_decode_length: int, num_decodes: int):
-        """Returns a function (decoding state) -> (next-token logits [batch * num_decodes, vocab], cache)."""
-        encoded = decoding.flat_batch_beam_expand(encoded, num_decodes)  # [batch * num_decodes, inputs, emb]
-        encoder_tokens = decoding.flat_batch_beam_expand(encoder_tokens, num_decodes)
+    def _compute_kv_cache(
+        self,
+        params,
+        encoded_inputs: jax.Array,
+        encoder_input_tokens: jax.Array,
+        decoder_input_tokens: jax.Array,
+        prefill_decoder_prompt: bool = False,
+    ) -> tuple[Any, jax.Array | None]:
+        """Returns the key-value cache to decode from, and where to.
 
-        def step(state: decoding.DecodingState):
-            logits, variables = self.module.apply(
-                {"params": params, "cache": state.cache},
-                encoded,
-                encoder_tokens,  # for the padding mask
-                state.cur_token,  # [batch * num_decodes, 1]
-                state.cur_token,
-                enable_dropout=False,
-                decode=True,
-                max_decode_length=max_decode_length,
-                mutable=["cache"],
-                method=self.module.decode,
-            )
-            return jnp.squeeze(logits, axis=1), variables["cache"]
+        Args:
+          params: the parameters.
+          encoded_inputs: [batch, inputs, emb].
+          encoder_input_tokens: [batch, inputs], for the padding mask.
+          decoder_input_tokens: [batch, targets], a prompt, or zeros.
+          prefill_decoder_prompt: whether to fill the cache with the prompt, for which `module.decode` must take
+            `prefill` and `prefill_lengths`; `t5.network` does not, and reads prompts token by token.
 
-        return step
+        Returns:
+          (cache, None), or (filled cache, positions [batch] of the last prompt token).
+        """
+        ones = jnp.ones_like(decoder_input_tokens)
+        cache = self.module.apply(
+            {"params": params},
+            encoder_input_tokens=jnp.ones_like(encoder_input_tokens),
+            decoder_input_tokens=ones,
+            decoder_target_tokens=ones,
+            decode=True,
+            enable_dropout=False,
+            mutable=["cache"],
+        )[1]["cache"]
+        if not prefill_decoder_prompt:
+            return cache, None
+        lengths = jnp.sum(decoder_input_tokens != 0, axis=1)  # position 0 is the start token
+        cache = self.module.apply(
+            {"params": params, "cache": cache},
+            encoded=encoded_inputs,
+            encoder_input_tokens=encoder_input_tokens,
+            decoder_input_tokens=decoder_input_tokens,
+            decoder_target_tokens=ones,
+            enable_dropout=False,
+            prefill=True,
+            prefill_lengths=lengths,
+            mutable=["cache"],
+            method=self.module.decode,
+        )[1]["cache"]
+        if "position_embedder" in cache["decoder"]:
+            cache["decoder"]["position_embedder"]["position_embedder_index"] = lengths
+        return cache, lengths
+
+    def _compute_logits_from_slice(
+        self,
+        decoding_state: decoding.DecodingState,
+        params,
+        encoded_inputs: jax.Array,
+        raw_inputs: jax.Array,
+        max_decode_length: int,
+    ):
+        """Returns next-token logits [batch * num_decodes, vocab] and the cache.
+
+        Args:
+          decoding_state: the current tokens and the cache.
+          params: the parameters.
+          encoded_inputs: [batch * num_decodes, inputs, emb].
+          raw_inputs: [batch * num_decodes, inputs], for the padding mask.
+          max_decode_length: the length of the cache.
+        """
+        logits, variables = self.module.apply(
+            {"params": params, "cache": decoding_state.cache},
+            encoded_inputs,
+            raw_inputs,
+            decoding_state.cur_token,  # [batch * num_decodes, 1]
+            decoding_state.cur_token,
+            enable_dropout=False,
+            decode=True,
+            max_decode_length=max_decode_length,
+            mutable=["cache"],
+            method=self.module.decode,
+        )
+        return jnp.squeeze(logits, axis=1), variables["cache"]
 
 
 class DecoderOnlyModel(BaseTransformerModel):
     """A language model; with inputs as well as targets, their concatenation, of which it learns the targets.
+
+    Subclasses may override the methods that they may of EncoderDecoderModel.
 
     Args (beyond BaseTransformerModel's):
       vocabulary: of inputs and targets.
@@ -196,12 +292,14 @@ class DecoderOnlyModel(BaseTransformerModel):
       feature_converter_cls: replaces seqio.DecoderFeatureConverter.
     """
 
+    FEATURE_CONVERTER_CLS = SeqioClass("DecoderFeatureConverter")
+
     def __init__(
         self,
         module: nn.Module,
         vocabulary,
         optimizer_def,
-        decode_fn: Callable = decoding.temperature_sample,
+        decode_fn: DecodeFnCallable = decoding.temperature_sample,
         inputs_bidirectional_attention: bool = False,
         feature_converter_cls: Callable[..., Any] | None = None,
         label_smoothing: float = 0.0,
@@ -222,18 +320,12 @@ class DecoderOnlyModel(BaseTransformerModel):
             loss_normalizing_factor,
         )
 
-    @cached_property
-    def FEATURE_CONVERTER_CLS(self):
-        import seqio  # late, as in EncoderDecoderModel
-
-        return seqio.DecoderFeatureConverter
-
     def get_initial_variables(self, rng: jax.Array, input_shapes: Mapping, input_types: Mapping | None = None):
         name = "decoder_input_tokens"
         tokens = jnp.ones(input_shapes[name], (input_types or {}).get(name, jnp.float32))
         return freeze(self.module.init(rng, tokens, tokens, enable_dropout=False))
 
-    def _prefix(self, batch: Batch) -> jax.Array | None:
+    def _get_decoder_causal_attention(self, batch: Batch) -> jax.Array | None:
         """Returns where inputs see each other both ways, [batch, length], or None if they do not."""
         if not self._inputs_bidirectional_attention:
             return None
@@ -259,7 +351,7 @@ class DecoderOnlyModel(BaseTransformerModel):
             batch["decoder_target_tokens"],
             decoder_segment_ids=batch.get("decoder_segment_ids"),
             decoder_positions=batch.get("decoder_positions"),
-            decoder_causal_attention=self._prefix(batch),
+            decoder_causal_attention=self._get_decoder_causal_attention(batch),
             decode=False,
             enable_dropout=dropout_rng is not None,
             rngs=None if dropout_rng is None else {"dropout": dropout_rng},
@@ -298,50 +390,50 @@ class DecoderOnlyModel(BaseTransformerModel):
             )
         prefix = batch["decoder_causal_attention"]
         prompt = batch["decoder_input_tokens"] * prefix
-        lengths = jnp.sum(prompt[:, 1:] != 0, axis=-1)  # position 0 is the start token
-        decodes, scores = self._decode(
-            prompt,
-            self._prefilled_cache(params, prompt, prefix, lengths),
-            self._tokens_to_logits(params, prompt.shape[1]),
-            num_decodes,
-            rng,
-            decoder_params,
-            initial_index=lengths,
-        )
-        return best_or_all(remove_prefix(decodes, lengths), scores, return_all_decodes)
+        cache, initial_index = self._compute_kv_cache(params, prompt, prefix)
+        tokens_to_logits = partial(self._compute_logits_from_slice, params=params, max_decode_length=prompt.shape[1])
+        decodes, scores = self._decode(prompt, cache, tokens_to_logits, num_decodes, rng, decoder_params, initial_index)
+        return best_or_all(remove_prefix(decodes, initial_index), scores, return_all_decodes)
 
-    def _prefilled_cache(self, params, prompt: jax.Array, prefix: jax.Array, lengths: jax.Array):
-        """Returns the key-value cache of every prompt but its last token, the one to decode from.
+    def _compute_kv_cache(self, params, inputs: jax.Array, causal_attention_mask: jax.Array) -> tuple[Any, jax.Array]:
+        """Returns the key-value cache of every prompt but its last token, the one to decode from, and its position.
 
-        The prefix, not the prompt, says here what is padding: the prompt begins with the start token 0.
+        Args:
+          params: the parameters.
+          inputs: int [batch, length], the start token and a prompt, then zeros.
+          causal_attention_mask: [batch, length], 1 at both. It, not the inputs, says here what is padding: the start
+            token is 0 as well.
         """
-        return self.module.apply(
-            {"params": params, "cache": self._empty_cache(params, prompt, prompt)},
-            prompt,
-            prefix,
-            decoder_causal_attention=self._prefix({"decoder_causal_attention": prefix}),
+        lengths = jnp.sum(inputs[:, 1:] != 0, axis=-1)
+        ones = jnp.ones_like(inputs)
+        cache = self.module.apply({"params": params}, ones, ones, decode=True, enable_dropout=False, mutable=["cache"])[
+            1
+        ]["cache"]
+        attention = self._get_decoder_causal_attention({"decoder_causal_attention": causal_attention_mask})
+        variables = self.module.apply(
+            {"params": params, "cache": cache},
+            decoder_input_tokens=inputs,
+            decoder_target_tokens=causal_attention_mask,
+            decoder_causal_attention=attention,
             enable_dropout=False,
             prefill=True,
             prefill_lengths=lengths,
             mutable=["cache"],
-        )[1]["cache"]
+        )[1]
+        return variables["cache"], lengths
 
-    def _tokens_to_logits(self, params, max_decode_length: int):
-        """Returns a function (decoding state) -> (next-token logits [batch * num_decodes, vocab], cache)."""
-
-        def step(state: decoding.DecodingState):
-            logits, variables = self.module.apply(
-                {"params": params, "cache": state.cache},
-                state.cur_token,  # [batch * num_decodes, 1]
-                state.cur_token,
-                enable_dropout=False,
-                decode=True,
-                max_decode_length=max_decode_length,
-                mutable=["cache"],
-            )
-            return jnp.squeeze(logits, axis=1), variables["cache"]
-
-        return step
+    def _compute_logits_from_slice(self, decoding_state: decoding.DecodingState, params, max_decode_length: int):
+        """Returns next-token logits [batch * num_decodes, vocab] and the cache; see EncoderDecoderModel."""
+        logits, variables = self.module.apply(
+            {"params": params, "cache": decoding_state.cache},
+            decoding_state.cur_token,  # [batch * num_decodes, 1]
+            decoding_state.cur_token,
+            enable_dropout=False,
+            decode=True,
+            max_decode_length=max_decode_length,
+            mutable=["cache"],
+        )
+        return jnp.squeeze(logits, axis=1), variables["cache"]
 
 
 @jax.vmap
@@ -349,3 +441,11 @@ def remove_prefix(sequence: jax.Array, prefix_length: jax.Array) -> jax.Array:
     """Drops the first prefix_length [batch] ids of sequences [batch, …, length], with zeros at the end instead."""
     position = lax.broadcasted_iota(jnp.int32, sequence.shape, sequence.ndim - 1)
     return jnp.roll(jnp.where(position < prefix_length, 0, sequence), -prefix_length, axis=-1)
+
+
+def get_input_vocabulary(model: BaseTransformerModel):
+    return model.input_vocabulary
+
+
+def get_output_vocabulary(model: BaseTransformerModel):
+    return model.output_vocabulary

@@ -3,24 +3,60 @@
 from __future__ import annotations
 
 import abc
+import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from t5x import losses
-from t5x.metrics import BitsPerByte, compute_base_metrics
+from t5x import decoding, losses
+from t5x.metrics import BitsPerByte, MetricsMap, compute_base_metrics
 
 Batch = Mapping[str, jax.Array]
-Metrics = Mapping[str, Any]
+
+
+class TokensIdsToLogitsCallable(Protocol):
+    """One step of decoding: the logits [batch * num_decodes, vocab] of the next token, and the new cache."""
+
+    def __call__(self, decoding_state: decoding.DecodingState) -> tuple[jax.Array, Any]: ...
+
+
+class DecodeFnCallable(Protocol):
+    """What a `decode_fn` is called with, and returns; see `decoding`."""
+
+    def __call__(
+        self,
+        *,
+        inputs: jax.Array,
+        cache,
+        tokens_to_logits: TokensIdsToLogitsCallable,
+        eos_id: int,
+        num_decodes: int,
+        decode_rng: jax.Array | None,
+        cache_offset: int,
+        **kwargs,
+    ) -> tuple[jax.Array, jax.Array]: ...
+
+
+class SeqioClass:
+    """A class attribute that is a class of SeqIO, imported when it is asked for.
+
+    A training step on ready-made batches needs neither SeqIO nor TensorFlow.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, instance, owner):
+        return getattr(importlib.import_module("seqio"), self.name)
 
 
 class BaseModel(abc.ABC):
     """What a trainer needs of a model.
 
-    `FEATURE_CONVERTER_CLS` is the seqio.FeatureConverter class that makes its batches.
+    `FEATURE_CONVERTER_CLS` is the seqio.FeatureConverter class that makes its batches; a subclass, or a model, sets it.
     """
 
     FEATURE_CONVERTER_CLS: Callable[..., Any]
@@ -29,10 +65,10 @@ class BaseModel(abc.ABC):
         self.optimizer_def = optimizer_def
 
     @abc.abstractmethod
-    def loss_fn(self, params, batch: Batch, dropout_rng: jax.Array | None) -> tuple[jax.Array, Metrics]:
+    def loss_fn(self, params, batch: Batch, dropout_rng: jax.Array | None) -> tuple[jax.Array, MetricsMap]:
         """Returns (scalar loss, metrics); without a dropout rng the model is deterministic."""
 
-    def eval_fn(self, params, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def eval_fn(self, params, batch: Batch) -> tuple[jax.Array, MetricsMap]:
         return self.loss_fn(params, batch, dropout_rng=None)
 
     def predict_batch(self, params, batch: Batch, rng: jax.Array | None = None) -> jax.Array:
@@ -71,23 +107,35 @@ class BaseTransformerModel(BaseModel):
         input_vocabulary,
         output_vocabulary,
         optimizer_def,
-        decode_fn: Callable | None = None,
+        decode_fn: DecodeFnCallable | None = None,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
         loss_normalizing_factor: float | int | str | losses.SpecialLossNormalizingFactor | None = None,
     ):
         super().__init__(optimizer_def)
         self.module = module
-        self.input_vocabulary, self.output_vocabulary = input_vocabulary, output_vocabulary
-        self.decode_fn = decode_fn
+        self._input_vocabulary, self._output_vocabulary = input_vocabulary, output_vocabulary
+        self._decode_fn = decode_fn
         self._label_smoothing, self._z_loss = label_smoothing, z_loss
         self._loss_normalizing_factor = loss_normalizing_factor
+
+    @property
+    def input_vocabulary(self):
+        return self._input_vocabulary
+
+    @property
+    def output_vocabulary(self):
+        return self._output_vocabulary
+
+    @property
+    def decode_fn(self) -> DecodeFnCallable | None:
+        return self._decode_fn
 
     @abc.abstractmethod
     def _compute_logits(self, params, batch: Batch, dropout_rng: jax.Array | None = None, mutable=False):
         """Returns logits [batch, length, vocab], or (logits, variables) where some are `mutable`."""
 
-    def loss_fn(self, params, batch: Batch, dropout_rng: jax.Array | None) -> tuple[jax.Array, Metrics]:
+    def loss_fn(self, params, batch: Batch, dropout_rng: jax.Array | None) -> tuple[jax.Array, MetricsMap]:
         logits = self._compute_logits(params, batch, dropout_rng)
         factor, weights = losses.get_loss_normalizing_factor_and_weights(self._loss_normalizing_factor, batch)
         targets = batch["decoder_target_tokens"]
@@ -108,7 +156,7 @@ class BaseTransformerModel(BaseModel):
             segment_ids=segments_of(batch),
         )
 
-    def _compute_metrics(self, logits, targets, mask, loss, z_loss=None, segment_ids=None) -> Metrics:
+    def _compute_metrics(self, logits, targets, mask, loss, z_loss=None, segment_ids=None) -> MetricsMap:
         metrics = compute_base_metrics(
             logits=logits, targets=targets, mask=mask, loss=loss, z_loss=z_loss, segment_ids=segment_ids
         )
@@ -143,20 +191,26 @@ class BaseTransformerModel(BaseModel):
         self,
         prompt: jax.Array,
         cache,
-        tokens_to_logits: Callable,
+        tokens_to_logits: TokensIdsToLogitsCallable,
         num_decodes: int,
         rng: jax.Array | None,
         decoder_params: Mapping | None,
-        **arguments,
+        initial_index: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
         """Calls the decode function; returns ids [batch, num_decodes, length] and scores [batch, num_decodes]."""
-        arguments |= decoder_params or {}
+        arguments = dict(decoder_params or {})
         if rng is not None:
-            if arguments.get("decode_rng") is not None:
-                raise ValueError("The random key is given twice, as rng and in decoder_params['decode_rng'].")
+            given = arguments.get("decode_rng")
+            if given is not None:
+                raise ValueError(
+                    f"Got RNG both from the `rng` argument ({rng}) and `decoder_params['decode_rng']` ({given}). "
+                    "Please specify one or the other."
+                )
             arguments["decode_rng"] = rng
+        if initial_index is not None:
+            arguments["initial_index"] = initial_index
         arguments.setdefault("eos_id", self.output_vocabulary.eos_id or 1)
-        return self.decode_fn(
+        return self._decode_fn(
             inputs=prompt,
             cache=cache,
             tokens_to_logits=tokens_to_logits,
@@ -164,17 +218,6 @@ class BaseTransformerModel(BaseModel):
             cache_offset=1 if getattr(self.module, "scan_layers", False) else 0,
             **arguments,
         )
-
-    def _empty_cache(self, params, *tokens: jax.Array):
-        """Returns an all-zero key-value cache for a module that is called with `tokens` of these shapes."""
-
-        def init():
-            arguments = (jnp.ones_like(x) for x in tokens)
-            variables = {"params": params}
-            return self.module.apply(variables, *arguments, decode=True, enable_dropout=False, mutable=["cache"])
-
-        cache = jax.eval_shape(init)[1]["cache"]
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), cache)
 
 
 def best_or_all(decodes: jax.Array, scores: jax.Array, return_all: bool) -> tuple[jax.Array, dict[str, jax.Array]]:

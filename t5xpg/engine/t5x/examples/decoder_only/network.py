@@ -58,7 +58,7 @@ class DecoderLayer(nn.Module):
         x = inputs + t5.dropout(cfg, "post_self_attention_dropout")(x, deterministic)
 
         y = t5.norm(cfg, "pre_mlp_layer_norm")(x)
-        y = t5.mlp(cfg)(y, deterministic)
+        y = t5.mlp(cfg)(y, deterministic=deterministic)
         return x + t5.dropout(cfg, "post_mlp_dropout")(y, deterministic)
 
 

@@ -26,37 +26,63 @@ from flax import linen as nn
 from flax.linen.partitioning import param_with_axes, with_sharding_constraint
 from jax import lax
 
+from t5x.embedded.masks import (
+    add_mask,
+    combine_biases,
+    combine_masks,
+    make_attention_mask,
+    make_causal_mask,
+    make_decoder_mask,
+)
+
+__all__ = [
+    "DenseGeneral",
+    "Embed",
+    "LayerNorm",
+    "MlpBlock",
+    "MultiHeadDotProductAttention",
+    "RelativePositionBiases",
+    "combine_biases",
+    "combine_masks",
+    "dot_product_attention",
+    "make_attention_mask",
+    "make_causal_mask",
+    "make_decoder_mask",
+]
+
 Initializer = Callable[..., jax.Array]
 
 NORMAL_BY_INPUTS = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
 TRUNCATED_BY_INPUTS = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
-MASKED = -1e10  # added to the logits of what may not be attended to
+SCALED_BY_FEATURES = nn.initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 
 
 class DenseGeneral(nn.Module):
-    """A matrix product over the last axes, without bias: [..., *inputs] -> [..., *features].
+    """A matrix product over some axes, without bias: [..., *inputs] -> [..., *features].
 
     The one parameter is kernel, float32 [product of inputs, product of features], or [*inputs, *features] with the
     same numbers where `kernel_axes` names more than two axes.
 
     Attributes:
         features: size of the new last axis, or the sizes of the several axes it is split into.
+        axis: the axis, or the axes, that are multiplied away.
         dtype: of the product and of the result.
         kernel_init: initializer, called with the two-dimensional shape.
         kernel_axes: logical names of the kernel's axes.
-        input_axes: how many of the last axes are multiplied away.
     """
 
     features: int | Sequence[int]
+    axis: int | Sequence[int] = -1
     dtype: Any = jnp.float32
     kernel_init: Initializer = TRUNCATED_BY_INPUTS
     kernel_axes: tuple[str, ...] = ()
-    input_axes: int = 1
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         features = tuple(self.features) if isinstance(self.features, Sequence) else (self.features,)
-        kept, multiplied = inputs.shape[: -self.input_axes], inputs.shape[-self.input_axes :]
+        axes = tuple(self.axis) if isinstance(self.axis, Sequence) else (self.axis,)
+        inputs = jnp.moveaxis(jnp.asarray(inputs, self.dtype), axes, range(-len(axes), 0))
+        kept, multiplied = inputs.shape[: -len(axes)], inputs.shape[-len(axes) :]
         matrix = (math.prod(multiplied), math.prod(features))
         shape = (*multiplied, *features) if len(self.kernel_axes) > 2 else matrix
 
@@ -64,8 +90,7 @@ class DenseGeneral(nn.Module):
             return self.kernel_init(key, matrix, jnp.float32).reshape(shape)
 
         kernel = param_with_axes("kernel", init, axes=self.kernel_axes)
-        tokens = inputs.reshape(-1, matrix[0]).astype(self.dtype)
-        outputs = tokens @ kernel.reshape(matrix).astype(self.dtype)  # [tokens, product of features]
+        outputs = inputs.reshape(-1, matrix[0]) @ kernel.reshape(matrix).astype(self.dtype)
         return outputs.reshape(*kept, *features)
 
 
@@ -76,6 +101,7 @@ def dot_product_attention(
     bias: jax.Array | None = None,
     dropout_rng: jax.Array | None = None,
     dropout_rate: float = 0.0,
+    deterministic: bool = False,
     dtype: Any = jnp.float32,
     float32_logits: bool = False,
 ) -> jax.Array:
@@ -83,16 +109,30 @@ def dot_product_attention(
 
     Args:
         query: [batch, q_len, heads, head_dim].
-        key, value: [batch, heads, head_dim, k_len], the layout of the decoding cache.
+        key, value: [batch, k_len, heads, head_dim]; the value's head_dim may be another.
         bias: broadcastable to [batch, heads, q_len, k_len].
-        dropout_rng: key for dropping attention weights; None keeps them all.
+        dropout_rng: key for dropping attention weights.
         dropout_rate: share of the (batch, head, key) triples that no query sees.
+        deterministic: whether no weights are dropped.
         dtype: of the weights and the result.
         float32_logits: whether logits and softmax are computed in float32 whatever `dtype` is.
 
     Returns:
-        [batch, q_len, heads, head_dim].
+        [batch, q_len, heads, head_dim of the value].
     """
+    if deterministic or dropout_rate == 0.0:
+        dropout_rng = None
+    key, value = _cache_layout(key), _cache_layout(value)
+    return _attend(query, key, value, bias, dropout_rng, dropout_rate, dtype, float32_logits)
+
+
+def _cache_layout(x: jax.Array) -> jax.Array:
+    """[batch, k_len, heads, head_dim] -> [batch, heads, head_dim, k_len]."""
+    return jnp.transpose(x, (0, 2, 3, 1))
+
+
+def _attend(query, key, value, bias, dropout_rng, dropout_rate, dtype, float32_logits) -> jax.Array:
+    """As `dot_product_attention`, of keys and values in the layout of the decoding cache; drops if there is a rng."""
     if float32_logits:
         query, key = query.astype(jnp.float32), key.astype(jnp.float32)
     logits = jnp.einsum("bqhd,bhdk->bhqk", query, key)
@@ -157,30 +197,22 @@ class MultiHeadDotProductAttention(nn.Module):
         query = self._project("query", inputs_q, self._query_init)  # [batch, q_len, heads, head_dim]
         key = self._project("key", inputs_kv, self.kernel_init)
         value = self._project("value", inputs_kv, self.kernel_init)
-        key, value = (jnp.transpose(x, (0, 2, 3, 1)) for x in (key, value))
-        # key, value: [batch, heads, head_dim, k_len]
+        key, value = _cache_layout(key), _cache_layout(value)
         if prefill_lengths is not None:
             self._fill_cache(key, value, prefill_lengths)
         elif decode:
             key, value, mask, bias = self._update_cache(key, value, mask, bias)
 
         drops = not deterministic and self.dropout_rate > 0.0
-        outputs = dot_product_attention(
-            query,
-            key,
-            value,
-            bias=add_mask(mask, bias),
-            dropout_rng=self.make_rng("dropout") if drops else None,
-            dropout_rate=self.dropout_rate,
-            dtype=self.dtype,
-            float32_logits=self.float32_logits,
-        )
+        rng = self.make_rng("dropout") if drops else None
+        bias = add_mask(mask, bias)
+        outputs = _attend(query, key, value, bias, rng, self.dropout_rate, self.dtype, self.float32_logits)
         return DenseGeneral(
             inputs_q.shape[-1],
+            axis=(-2, -1),
             dtype=self.dtype,
             kernel_init=self.kernel_init,
             kernel_axes=(*self._head_axes, "embed"),
-            input_axes=2,
             name="out",
         )(outputs)
 
@@ -263,25 +295,27 @@ class MlpBlock(nn.Module):
 
     Attributes:
         intermediate_dim: width between the two projections.
-        activations: names in flax.linen, or "linear"; ("relu",) is T5 1.0, ("gelu", "linear") T5 1.1.
+        activations: functions, names in flax.linen, or "linear"; ("relu",) is T5 1.0, ("gelu", "linear") T5 1.1.
         intermediate_dropout_rate: of the product; one mask for all positions of a sequence.
     """
 
     intermediate_dim: int = 2048
-    activations: Sequence[str] = ("relu",)
+    activations: Sequence[str | Callable] = ("relu",)
     kernel_init: Initializer = TRUNCATED_BY_INPUTS
     intermediate_dropout_rate: float = 0.1
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, inputs: jax.Array, deterministic: bool = False) -> jax.Array:
-        """[batch, length, emb] -> [batch, length, emb]."""
+    def __call__(self, inputs: jax.Array, decode: bool = False, deterministic: bool = False) -> jax.Array:
+        """[batch, length, emb] -> [batch, length, emb]; `decode`, an argument of every layer, changes nothing here."""
+        del decode
         dense = functools.partial(DenseGeneral, dtype=self.dtype, kernel_init=self.kernel_init)
         branches = []
         for i, activation in enumerate(self.activations):
             name = "wi" if len(self.activations) == 1 else f"wi_{i}"
             x = dense(self.intermediate_dim, kernel_axes=("embed", "mlp"), name=name)(inputs)
-            branches.append(x if activation == "linear" else getattr(nn, activation)(x))
+            function = getattr(nn, activation, None) if isinstance(activation, str) else activation
+            branches.append(x if activation == "linear" else function(x))
         x = functools.reduce(operator.mul, branches)  # [batch, length, mlp]
         x = nn.Dropout(self.intermediate_dropout_rate, broadcast_dims=(-2,))(x, deterministic)
         x = with_sharding_constraint(x, ("batch", "length", "mlp"))
@@ -293,29 +327,42 @@ class Embed(nn.Module):
 
     Attributes:
         num_embeddings, features: shape of the one parameter, embedding, float32.
+        cast_input_dtype: what ids are cast to first, which lets them be floats.
         dtype: of the vectors looked up.
+        attend_dtype: of the table in `attend`; None is `dtype`.
         embedding_init: initializer of the table.
+        one_hot: whether rows are found by a product with one-hot vectors rather than gathered.
     """
 
     num_embeddings: int
     features: int
+    cast_input_dtype: Any = None
     dtype: Any = jnp.float32
-    embedding_init: Initializer = nn.initializers.normal(stddev=1.0)
+    attend_dtype: Any = None
+    embedding_init: Initializer = SCALED_BY_FEATURES
+    one_hot: bool = False
 
     def setup(self):
         shape = (self.num_embeddings, self.features)
         self.embedding = param_with_axes("embedding", self.embedding_init, shape, jnp.float32, axes=("vocab", "embed"))
 
-    def __call__(self, ids: jax.Array) -> jax.Array:
+    def __call__(self, inputs: jax.Array) -> jax.Array:
         """int [batch, length] -> [batch, length, features]; an id outside the table becomes zeros."""
+        ids = jnp.asarray(inputs, self.cast_input_dtype)
+        if not jnp.issubdtype(ids.dtype, jnp.integer):
+            raise ValueError(
+                f"Input type must be an integer or unsigned integer. Got {ids.dtype}; set cast_input_dtype."
+            )
+        if self.one_hot:
+            return jax.nn.one_hot(ids, self.num_embeddings, dtype=self.dtype) @ self.embedding.astype(self.dtype)
         # Gathered before the cast, so that the gradient of a frequent token is summed in float32.
         vectors = self.embedding.at[ids].get(mode="fill", fill_value=0, wrap_negative_indices=False).astype(self.dtype)
         return with_sharding_constraint(vectors, ("batch", "length", "embed"))
 
-    def attend(self, inputs: jax.Array) -> jax.Array:
-        """[batch, length, features] -> products with every vector, float32 [batch, length, num_embeddings]."""
-        tokens = inputs.reshape(-1, self.features).astype(jnp.float32)
-        return (tokens @ self.embedding.T).reshape(*inputs.shape[:-1], self.num_embeddings)
+    def attend(self, query: jax.Array) -> jax.Array:
+        """[..., features] -> products with every vector, [..., num_embeddings]."""
+        products = query.reshape(-1, self.features) @ self.embedding.astype(self.attend_dtype or self.dtype).T
+        return products.reshape(*query.shape[:-1], self.num_embeddings)
 
 
 class RelativePositionBiases(nn.Module):
@@ -331,7 +378,7 @@ class RelativePositionBiases(nn.Module):
     max_distance: int
     num_heads: int
     dtype: Any = jnp.float32
-    embedding_init: Initializer = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
+    embedding_init: Initializer = SCALED_BY_FEATURES
 
     @nn.compact
     def __call__(self, qlen: int, klen: int, bidirectional: bool = True) -> jax.Array:
@@ -383,67 +430,12 @@ class LayerNorm(nn.Module):
 
     epsilon: float = 1e-6
     dtype: Any = jnp.float32
+    scale_init: Initializer = nn.initializers.ones
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         x = x.astype(jnp.float32)
         mean_square = jnp.mean(lax.square(x), axis=-1, keepdims=True)
         y = (x * lax.rsqrt(mean_square + self.epsilon)).astype(self.dtype)
-        scale = param_with_axes("scale", nn.initializers.ones, (x.shape[-1],), jnp.float32, axes=("embed",))
+        scale = param_with_axes("scale", self.scale_init, (x.shape[-1],), jnp.float32, axes=("embed",))
         return y * lax.broadcast_to_rank(scale.astype(self.dtype), y.ndim)
-
-
-def make_attention_mask(
-    query_input: jax.Array, key_input: jax.Array, pairwise_fn: Callable = jnp.multiply, dtype: Any = jnp.float32
-) -> jax.Array:
-    """pairwise_fn of every query with every key: [batch, q_len], [batch, k_len] -> [batch, 1, q_len, k_len]."""
-    return pairwise_fn(query_input[:, None, :, None], key_input[:, None, None, :]).astype(dtype)
-
-
-def make_causal_mask(x: jax.Array, dtype: Any = jnp.float32) -> jax.Array:
-    """[batch, length] -> [batch, 1, length, length], 1 where the key is not after the query."""
-    positions = jnp.broadcast_to(jnp.arange(x.shape[-1])[None], x.shape)
-    return make_attention_mask(positions, positions, jnp.greater_equal, dtype=dtype)
-
-
-def combine_masks(*masks: jax.Array | None, dtype: Any = jnp.float32) -> jax.Array | None:
-    """1 where every mask that is not None has a nonzero; None when all are None."""
-    given = [mask for mask in masks if mask is not None]
-    return functools.reduce(jnp.logical_and, given).astype(dtype) if given else None
-
-
-def make_decoder_mask(
-    decoder_target_tokens: jax.Array,
-    dtype: Any,
-    decoder_causal_attention: jax.Array | None = None,
-    decoder_segment_ids: jax.Array | None = None,
-) -> jax.Array:
-    """Who sees whom in the decoder: earlier, not padding, and of the same packed example.
-
-    Args:
-        decoder_target_tokens: int [batch, length]; 0 is padding.
-        dtype: of the mask.
-        decoder_causal_attention: [batch, length], 1 at the positions of a prefix LM's inputs, which see each other
-            in both directions.
-        decoder_segment_ids: int [batch, length], which packed example a position belongs to.
-
-    Returns:
-        [batch, 1, length, length].
-    """
-    visible = make_causal_mask(decoder_target_tokens, dtype=jnp.bool_)
-    if decoder_causal_attention is not None:
-        prefix = decoder_causal_attention.astype(jnp.bool_)
-        visible |= make_attention_mask(prefix, prefix, jnp.logical_and, dtype=jnp.bool_)
-    real = decoder_target_tokens > 0
-    masks = [visible, make_attention_mask(real, real, jnp.logical_and, dtype=jnp.bool_)]
-    if decoder_segment_ids is not None:
-        masks.append(make_attention_mask(decoder_segment_ids, decoder_segment_ids, jnp.equal, dtype=jnp.bool_))
-    return combine_masks(*masks, dtype=dtype)
-
-
-def add_mask(mask: jax.Array | None, bias: jax.Array | None) -> jax.Array | None:
-    """The float32 bias that also keeps out what is masked; None when both are None."""
-    if mask is None:
-        return bias
-    masked = jnp.where(mask.astype(jnp.bool_), 0.0, MASKED)
-    return masked if bias is None else masked + bias

@@ -83,12 +83,25 @@ def dropout(cfg: T5Config, name: str | None = None) -> nn.Dropout:
 def position_bias(cfg: T5Config, length: int, bidirectional: bool) -> jax.Array:
     """The bias of a whole stack, float32 [1, heads, length, length]."""
     return layers.RelativePositionBiases(
-        num_buckets=32, max_distance=128, num_heads=cfg.num_heads, dtype=cfg.dtype, name="relpos_bias"
+        num_buckets=32,
+        max_distance=128,
+        num_heads=cfg.num_heads,
+        dtype=cfg.dtype,
+        embedding_init=nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
+        name="relpos_bias",
     )(length, length, bidirectional)
 
 
 def embedding(cfg: T5Config) -> layers.Embed:
-    return layers.Embed(num_embeddings=cfg.vocab_size, features=cfg.emb_dim, dtype=cfg.dtype, name="token_embedder")
+    return layers.Embed(
+        num_embeddings=cfg.vocab_size,
+        features=cfg.emb_dim,
+        cast_input_dtype=jnp.int32,
+        dtype=cfg.dtype,
+        attend_dtype=jnp.float32,
+        embedding_init=nn.initializers.normal(stddev=1.0),
+        name="token_embedder",
+    )
 
 
 def to_logits(cfg: T5Config, y: jax.Array, shared_embedding: layers.Embed) -> jax.Array:
@@ -113,7 +126,7 @@ class EncoderLayer(nn.Module):
         x = inputs + dropout(cfg)(x, deterministic)
 
         y = norm(cfg, "pre_mlp_layer_norm")(x)
-        y = mlp(cfg)(y, deterministic)
+        y = mlp(cfg)(y, deterministic=deterministic)
         return x + dropout(cfg)(y, deterministic)
 
 
@@ -146,7 +159,7 @@ class DecoderLayer(nn.Module):
         y = x + dropout(cfg)(y, deterministic)
 
         z = norm(cfg, "pre_mlp_layer_norm")(y)
-        z = mlp(cfg)(z, deterministic)
+        z = mlp(cfg)(z, deterministic=deterministic)
         return y + dropout(cfg)(z, deterministic)
 
 
@@ -217,9 +230,9 @@ class Decoder(nn.Module):
 class Transformer(nn.Module):
     """T5's encoder and decoder around one embedding.
 
-    Tokens are int [batch, length] with 0 for padding. In a packed batch, segment ids of the same shape say which
-    example a position belongs to, and attention stays inside it. Positions are accepted as part of the packed
-    batch and not used: the relative bias makes them unnecessary.
+    Tokens are whole numbers [batch, length] of any type, 0 for padding. In a packed batch, segment ids of the same
+    shape say which example a position belongs to, and attention stays inside it. Positions are accepted as part of the
+    packed batch and not used: the relative bias makes them unnecessary.
     """
 
     config: T5Config

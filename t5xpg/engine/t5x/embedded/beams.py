@@ -1,0 +1,114 @@
+"""Sequences, beams and caches: what sampling and beam search are made of.
+
+The decodes of one example lie next to each other: an axis `rows` is batch * beams, and `offset` is the axis of a cache
+that it is (1 where layers are scanned).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.core import FrozenDict, freeze
+from jax import lax
+
+Cache = Any  # nested dicts of arrays
+
+# Leaves of the cache that all examples and decodes share.
+SHARED_LEAVES = ("cached_bias", "position_embedder_index")
+
+
+# The axis of beams
+
+
+def add_beam_dim(x: jax.Array, beam_size: int, offset: int = 0) -> jax.Array:
+    """Repeats every example in an axis of its own: [batch, …] becomes [batch, beam_size, …]."""
+    return jnp.repeat(jnp.expand_dims(x, offset + 1), beam_size, axis=offset + 1)
+
+
+def flatten_beam_dim(x: jax.Array, offset: int = 0) -> jax.Array:
+    """Joins the axes of examples and beams: [batch, beams, …] becomes [batch * beams, …]."""
+    return x.reshape(*x.shape[:offset], -1, *x.shape[offset + 2 :])
+
+
+def unflatten_beam_dim(x: jax.Array, batch_size: int, beam_size: int, offset: int = 0) -> jax.Array:
+    """Splits the axis of examples and beams: [batch * beams, …] becomes [batch, beams, …]."""
+    return x.reshape(*x.shape[:offset], batch_size, beam_size, *x.shape[offset + 1 :])
+
+
+def flat_batch_beam_expand(x: jax.Array, beam_size: int, offset: int = 0) -> jax.Array:
+    """Repeats every example of the batch axis `offset` in place: [a, b] becomes [a, a, b, b] with `beam_size` 2."""
+    return jnp.repeat(x, beam_size, axis=offset)
+
+
+def pick(x: jax.Array, indices: jax.Array, offset: int = 0) -> jax.Array:
+    """Returns x[b, indices[b, i]]: x [batch, n, …] and int32 [batch, m] give [batch, m, …], from axis `offset` on.
+
+    Batched over the examples, so that a batch split over devices stays where it is.
+    """
+    take = partial(jnp.take, axis=offset, mode="clip")
+    return jax.vmap(take, in_axes=(offset, 0), out_axes=offset)(x, indices)
+
+
+def pick_rows(x: jax.Array, parents: jax.Array, offset: int) -> jax.Array:
+    """Gives every row of the axis `offset` what its parent had: `parents` is [batch, beams]."""
+    return pick(unflatten_beam_dim(x, *parents.shape, offset), parents, offset).reshape(x.shape)
+
+
+def best(scores: jax.Array, count: int) -> jax.Array:
+    """Returns the indices [batch, count] of the largest scores in increasing order."""
+    return lax.top_k(scores, count)[1][:, ::-1]
+
+
+# Caches
+
+
+def cache_map(fn: Callable[[jax.Array], jax.Array], cache: Cache, apply_to_index: bool = False) -> Cache:
+    """Maps the cache's leaves that have a batch axis.
+
+    `cache_index` has one where examples start at positions of their own: `apply_to_index` says so.
+    """
+    shared = SHARED_LEAVES if apply_to_index else (*SHARED_LEAVES, "cache_index")
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: x if getattr(path[-1], "key", None) in shared else fn(x), cache
+    )
+
+
+def expand_cache(cache: Cache, num_decodes: int, offset: int, initial_index: jax.Array | None) -> Cache:
+    expand = partial(flat_batch_beam_expand, beam_size=num_decodes, offset=offset)
+    return cache_map(expand, cache, apply_to_index=initial_index is not None)
+
+
+def frozen_like(old: Cache, new: Cache) -> Cache:
+    """Returns the new cache as a FrozenDict if the old one is one, so that a loop carries one type."""
+    return freeze(new) if isinstance(old, FrozenDict) else new
+
+
+# Sequences
+
+
+def start(inputs: jax.Array, initial_index: jax.Array | None, length: int) -> tuple[jax.Array, jax.Array]:
+    """Returns the sequences [batch, length + 1] that hold the prompts, and the positions [batch] to start from."""
+    room = jnp.zeros((inputs.shape[0], length + 1), jnp.int32)
+    width = min(inputs.shape[1], length + 1)
+    sequences = room.at[:, :width].set(inputs[:, :width].astype(jnp.int32))
+    if initial_index is not None:
+        return sequences, initial_index.astype(jnp.int32)
+    return sequences.at[:, 0].set(0), jnp.zeros(inputs.shape[0], jnp.int32)
+
+
+def read(sequences: jax.Array, position: jax.Array) -> jax.Array:
+    """Returns the tokens […] at `position` […] of the sequences […, width]; past the end, 0."""
+    return jnp.where(_slot(sequences, position), sequences, 0).sum(-1)
+
+
+def write(sequences: jax.Array, position: jax.Array, token: jax.Array) -> jax.Array:
+    """Returns the sequences […, width] with `token` […] at `position` […]; past the end, nothing is written."""
+    return jnp.where(_slot(sequences, position), token[..., None], sequences)
+
+
+def _slot(sequences: jax.Array, position: jax.Array) -> jax.Array:
+    return lax.broadcasted_iota(jnp.int32, sequences.shape, sequences.ndim - 1) == position[..., None]
