@@ -18,8 +18,8 @@ DATA_ROOMS = (
 ENGINE_LAYERS = (
     ("losses", "metrics", "decoding", "learning_rates", "schedule", "actions", "optimizers", "checkpoint_readers"),
     ("console", "packing"),
-    ("adafactor", "metrics_manager", "weight_metrics"),
-    ("base_model", "train_state", "partitioning", "vocabulary_check", "safeguards"),
+    ("adafactor", "metrics_manager", "weight_metrics", "train_state"),
+    ("base_model", "partitioning", "vocabulary_check", "safeguards"),
     ("models", "checkpoints", "datasets"),
     ("initialization", "trainer", "model_info", "inference", "inference_files"),
     ("utils", "gin_utils", "evaluation"),
@@ -73,8 +73,9 @@ def test_help_loads_nothing_heavy():
 
 def test_a_training_step_needs_no_tensorflow():
     code = (
-        "import t5xpg, sys\nfrom t5x import models, trainer, adafactor, partitioning\nfrom t5x.embedded import initialization\n"
-        "from t5x.examples.t5 import network\nprint(sorted({'tensorflow', 'seqio'} & set(sys.modules)))"
+        "import t5xpg, sys\nfrom t5x import models, trainer, adafactor, partitioning\n"
+        "from t5x.embedded import initialization\nfrom t5x.examples.t5 import network\n"
+        "print(sorted({'tensorflow', 'seqio'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=TESTS.parent, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
