@@ -21,11 +21,16 @@ MORE_DEVICES = "divide it over more devices by partitioning.PjitPartitioner.num_
 
 
 def bytes_on_device(shapes: Any, specs: Any, mesh: Mesh) -> int:
-    """Returns the bytes of arrays of these shapes, each divided over the mesh axes that its PartitionSpec names."""
+    """Returns the bytes of arrays of these shapes, each divided over the mesh axes that its PartitionSpec names.
+
+    Where `shapes` has None there is no array: MultiOptimizer keeps nothing of a parameter that is in no group.
+    """
     total = 0
-    leaves = jax.tree.leaves(shapes)
+    leaves = jax.tree.leaves(shapes, is_leaf=lambda x: x is None)
     specs = jax.tree.leaves(specs, is_leaf=lambda x: x is None or isinstance(x, PartitionSpec))
     for x, spec in zip(leaves, specs, strict=True):
+        if x is None:
+            continue
         local = NamedSharding(mesh, PartitionSpec() if spec is None else spec).shard_shape(x.shape)
         total += math.prod(local) * x.dtype.itemsize
     return total

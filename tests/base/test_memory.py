@@ -27,6 +27,11 @@ def test_counts_each_device_s_share(mesh):
     assert memory.bytes_on_device(shapes, specs, four) == 8 * 4 * 4 / 4 + 3 * 2
 
 
+def test_parameters_that_no_optimizer_takes_have_no_state(mesh):
+    shapes = {"a": jax.ShapeDtypeStruct((8,), "float32"), "b": None}
+    assert memory.bytes_on_device(shapes, {"a": PartitionSpec("model"), "b": None}, mesh) == 8 * 4
+
+
 @pytest.mark.parametrize(
     ("size", "words"),
     [(12, "12 bytes"), (4_202_496, "4.2 MB"), (3.2e9, "3.2 GB"), (1.61e12, "1.61 TB"), (1000, "1 kB")],

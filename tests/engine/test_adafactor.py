@@ -135,7 +135,8 @@ def test_skipped_nans_leave_parameters_and_states_as_they_were():
     np.testing.assert_array_equal(moved, [True, False, True, True, True])
     assert before.state.param_states["b"].v[1] == after.state.param_states["b"].v[1]
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(after))
-    assert np.isnan(run(definition.replace(skip_nan_updates=False), shapes, grads=grads).target["b"][1])
+    careless = Adafactor(clipping_threshold=None, beta1=0.9)
+    assert np.isnan(run(careless, shapes, grads=grads).target["b"][1])
 
 
 def test_bfloat16_parameters_keep_their_dtype():
@@ -192,6 +193,31 @@ def test_equal_definitions_compile_once_and_map_together():
     np.testing.assert_allclose(compiled.target["a"], expected.target["a"], rtol=1e-6)
 
 
+def test_subclasses_override_the_decay_and_take_arguments_of_their_own():
+    class Forgetful(Adafactor):
+        def __init__(self, memory: float):
+            super().__init__(min_dim_size_to_factor=4)
+            self.memory = memory
+
+        def _decay_rate_pow(self, i, exponent=0.8):
+            return jnp.float32(self.memory)
+
+    definition = Forgetful(0.25)
+    grads = random_tree(1, {"a": (3,)})
+    optimizer = run(definition, None, 2, random_tree(0, {"a": (3,)}), [grads, grads])
+    np.testing.assert_allclose(optimizer.state.param_states["a"].v, (1 - 0.25**2) * grads["a"] ** 2, rtol=1e-6)
+    assert definition != Adafactor(min_dim_size_to_factor=4) and definition.hyper_params.beta1 is None
+
+
+def test_rules_are_parsed_for_subclasses_too():
+    definition = Adafactor(min_dim_size_to_factor=4)
+    assert definition._parse_rule((ROW, COLUMN), (8, 9), "a") == ((0, 1), adafactor.HEURISTIC_RULE)
+    assert definition._parse_rule((ROW, COLUMN), (8, 9), "a", fallback_to_heuristics=False) == ((0, 1), ((0,), (1,)))
+    assert definition._parse_rule((BATCH, COLUMN, ROW, ROW), (2, 3, 4, 5), "a") == ((1, 2, 3), ((2, 3), (1,)))
+    assert definition._factored_dims((9, 8)) == ((1,), (0,))
+    assert definition._factored_dims((9, 3)) is None
+
+
 def test_hparam_map_takes_the_first_rule_that_is_found():
     rules = HParamMap([("layers_[0-9]+/", "layer"), ("bias$", "bias"), (".*", "rest")])
     params = {"layers_10": {"bias": 0}, "head": {"bias": 0, "kernel": 0}}
@@ -221,11 +247,12 @@ def test_gin_binds_adafactor_as_t5x_gin_files_do():
             definition = gin.query_parameter("%OPTIMIZER").scoped_configurable_fn()
         finally:
             gin.clear_config()
-    assert (definition.decay_rate, definition.step_offset) == (0.7, 3)
-    assert definition.multiply_by_parameter_scale["mlp/bias"] is False
-    assert definition.logical_factor_rules["embed"] is ROW
+    bound = definition.hyper_params
+    assert (bound.decay_rate, bound.step_offset) == (0.7, 3)
+    assert bound.multiply_by_parameter_scale["mlp/bias"] is False
+    assert bound.logical_factor_rules["embed"] is ROW
     updated = definition.update_hyper_params(learning_rate=0.5)
-    assert (updated.learning_rate, updated.decay_rate, definition.learning_rate) == (0.5, 0.7, None)
+    assert (updated.learning_rate, updated.decay_rate, bound.learning_rate) == (0.5, 0.7, None)
 
 
 def test_errors_name_the_parameter():

@@ -170,7 +170,7 @@ def test_hyper_params_are_replaced_for_one_update():
     definition = adafactor.Adafactor(learning_rate=0.5)
     assert definition.update_hyper_params().learning_rate == 0.5
     assert definition.update_hyper_params(learning_rate=0.1, beta1=0.9).beta1 == 0.9
-    other = definition.replace(learning_rate=0.2)
+    other = definition.hyper_params.replace(learning_rate=0.2)
     assert definition.update_hyper_params(hyper_params=other) is other
 
 

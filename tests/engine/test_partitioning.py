@@ -4,14 +4,16 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
 import pytest
 from conftest import TESTS
+from flax.core import freeze
 from jax.sharding import PartitionSpec
 
-from t5x import partitioning
+from t5x import partitioning, train_state
 
 
 def test_one_device():
@@ -41,15 +43,81 @@ def test_standard_rules(activations, parameters, embed):
     assert rules[-1] == ("mine", "data")
 
 
-def test_bad_arguments_say_what_to_do():
+def test_bad_arguments_say_what_to_do(monkeypatch):
     with pytest.raises(ValueError, match="must be 1 or 2"):
         partitioning.standard_logical_axis_rules(3)
     with pytest.raises(ValueError, match="set one"):
         partitioning.PjitPartitioner()
     with pytest.raises(ValueError, match="disagree"):
         partitioning.PjitPartitioner(num_partitions=4, model_parallel_submesh=(2, 1, 1, 1))
-    with pytest.raises(ValueError, match=r"num_partitions 3 does not divide the 1 cpu devices; use one of \[1\]"):
+    monkeypatch.setattr(jax, "devices", lambda backend: [types.SimpleNamespace(platform="gpu")] * 8)
+    with pytest.raises(ValueError, match=r"3 does not divide the 8 gpu devices; use one of \[1, 2, 4, 8\]"):
         _ = partitioning.PjitPartitioner(num_partitions=3).mesh
+
+
+def test_a_recipe_for_a_pod_runs_on_one_cpu(caplog):
+    assert dict(partitioning.PjitPartitioner(num_partitions=4).mesh.shape) == {"data": 1, "model": 1}
+    assert "num_partitions is 4; 1 on these 1 CPU devices" in caplog.text
+    caplog.clear()
+    assert partitioning.default_mesh(1) == partitioning.PjitPartitioner(num_partitions=1).mesh
+    assert not caplog.text
+
+
+class OfMyOwn(partitioning.BasePjitPartitioner):
+    """A partitioner as T5X's users write them: a mesh of its own, everything replicated."""
+
+    @property
+    def mesh(self):
+        return jax.sharding.Mesh(np.array(jax.devices()).reshape(1, 1), ("data", "model"))
+
+    def get_mesh_axes(self, train_state):
+        return self.get_logical_axes(train_state)
+
+
+def test_a_subclass_gives_what_the_base_asks_for():
+    partitioner = OfMyOwn(num_partitions=1)
+    assert isinstance(partitioner, partitioning.BasePartitioner)
+    assert partitioner.get_data_layout(6) == partitioning.DataLayout(6, 0, 1, True)
+    assert (partitioner.data_shards, partitioner.data_shard_id) == (1, 0)
+    state = train_state.InferenceState(np.int32(3), freeze({"kernel": np.ones((4, 2), np.float32)}))
+    axes = partitioner.get_mesh_axes(state)
+    assert axes.params["kernel"] is None and axes.step is None
+    moved = partitioner.move_params_to_devices(state, axes)
+    assert moved.params["kernel"].sharding.mesh == partitioner.mesh and moved.step == 3
+    with pytest.raises(NotImplementedError, match="BasePjitPartitioner has no get_mesh_axes"):
+        partitioning.BasePjitPartitioner(num_partitions=1).get_mesh_axes(state)
+    with pytest.raises(TypeError, match="abstract"):
+        partitioning.BasePartitioner(num_partitions=1)
+
+
+def test_batches_are_divided_as_the_rule_for_batch_says():
+    everywhere = partitioning.PjitPartitioner(num_partitions=1, logical_axis_rules=[("batch", ("data", "model"))])
+    assert everywhere.data_partition_spec == PartitionSpec(("data", "model"))
+    nowhere = partitioning.PjitPartitioner(num_partitions=1, logical_axis_rules=[("batch", None)])
+    assert nowhere.data_mesh_size == 1
+    assert nowhere.get_data_layout(5) == partitioning.DataLayout(5, 0, 1, True)
+
+
+def test_constraints_hold_inside_partitioned_functions_only():
+    seen = []
+
+    def double(x):
+        seen.append(partitioning.global_mesh_defined())
+        return 2 * partitioning.with_sharding_constraint(x, PartitionSpec("data"))
+
+    x = np.arange(4.0, dtype=np.float32)
+    np.testing.assert_array_equal(double(x), 2 * x)
+    partitioner = partitioning.PjitPartitioner(num_partitions=1)
+    np.testing.assert_array_equal(partitioner.partition(double, None, None)(x), 2 * x)
+    assert seen == [False, True]
+
+
+def test_local_arrays_become_global_ones():
+    mesh = partitioning.default_mesh(1)
+    local = {"a": np.arange(4), "b": np.float32(3)}
+    made = partitioning.host_local_array_to_global_array(local, mesh, {"a": PartitionSpec("data"), "b": None})
+    assert made["a"].sharding.spec == PartitionSpec("data") and made["b"].sharding.mesh == mesh
+    jax.tree.map(np.testing.assert_array_equal, made, local)
 
 
 def run_on_devices(count: int, *command: str):

@@ -8,7 +8,6 @@ a parameter without both sides is not factored.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import re
 from collections.abc import Iterable, Mapping
@@ -85,12 +84,12 @@ class HParamMap:
     def __init__(self, rules: Iterable[tuple[str, Any]]):
         self._rules = [(re.compile(pattern), value) for pattern, value in rules]
 
-    def __getitem__(self, path: str) -> Any:
+    def __getitem__(self, key: str) -> Any:
         for pattern, value in self._rules:
-            if pattern.search(path):
+            if pattern.search(key):
                 return value
         patterns = [pattern.pattern for pattern, _ in self._rules]
-        raise KeyError(f"no rule for parameter {path!r} among {patterns}; add (r'.*', default) at the end.")
+        raise KeyError(f"no rule for parameter {key!r} among {patterns}; add (r'.*', default) at the end.")
 
     def __call__(self, params: Mapping) -> Mapping:
         """Returns the values in the tree of `params`."""
@@ -107,9 +106,31 @@ class _AdafactorParamState:
     m: jax.Array  # momentum, with beta1
 
 
-@dataclasses.dataclass
+@flax.struct.dataclass
+class _AdafactorHyperParams:
+    """The numbers and rules of Adafactor, as its constructor takes them; `replace` gives those of one update."""
+
+    learning_rate: float | None
+    factored: bool
+    multiply_by_parameter_scale: bool | HParamMap
+    beta1: float | None
+    decay_rate: float
+    step_offset: int
+    clipping_threshold: float | None
+    weight_decay_rate: float | None
+    min_dim_size_to_factor: int
+    epsilon1: float
+    epsilon2: float
+    factor_map: HParamMap | Mapping[str, FactorRule | None] | None = None
+    logical_factor_rules: Mapping[str, FactorDim | str] | None = None
+    weight_decay_rate_lr_exponent: float | None = None
+    global_norm_clip_threshold: float | None = None
+    max_parameter_scale: float | None = None
+    skip_nan_updates: bool = False
+
+
 class Adafactor(OptimizerDef):
-    """T5X's Adafactor; a definition is its own hyper parameters.
+    """T5X's Adafactor.
 
     With s the step since `step_offset`, g the gradient and mean() over a parameter's non-BATCH dimensions:
 
@@ -118,7 +139,9 @@ class Adafactor(OptimizerDef):
       u = learning_rate * max(epsilon2, sqrt(mean(param^2))) * u
       param = (1 - weight_decay) param - u
 
-    Attributes:
+    Two definitions are equal when their hyper parameters are, so that a compiled step serves both.
+
+    Args:
       learning_rate: needed at each update; the trainer passes it.
       factored: whether to factor at all.
       multiply_by_parameter_scale: whether the update is relative to the parameter's size, or an HParamMap of it.
@@ -140,51 +163,73 @@ class Adafactor(OptimizerDef):
       skip_nan_updates: whether numbers that would become NaN keep their value.
     """
 
-    learning_rate: float | None = None
-    factored: bool = True
-    multiply_by_parameter_scale: bool | HParamMap = True
-    beta1: float | None = None
-    decay_rate: float = 0.8
-    step_offset: int = 0
-    clipping_threshold: float | None = 1.0
-    weight_decay_rate: float | None = None
-    min_dim_size_to_factor: int = 128
-    epsilon1: float = 1e-30
-    epsilon2: float = 1e-3
-    dtype_momentum: Any = jnp.float32
-    factor_map: HParamMap | Mapping[str, FactorRule] | None = None
-    logical_factor_rules: Mapping[str, FactorDim | str] | None = None
-    weight_decay_rate_lr_exponent: float | None = None
-    global_norm_clip_threshold: float | None = None
-    max_parameter_scale: float | None = None
-    skip_nan_updates: bool = False
-
-    def __post_init__(self):
-        if not self.factored and isinstance(self.factor_map, HParamMap):
+    def __init__(
+        self,
+        learning_rate: float | None = None,
+        factored: bool = True,
+        multiply_by_parameter_scale: bool | HParamMap = True,
+        beta1: float | None = None,
+        decay_rate: float = 0.8,
+        step_offset: int = 0,
+        clipping_threshold: float | None = 1.0,
+        weight_decay_rate: float | None = None,
+        min_dim_size_to_factor: int = 128,
+        epsilon1: float = 1e-30,
+        epsilon2: float = 1e-3,
+        dtype_momentum: Any = jnp.float32,
+        factor_map: HParamMap | Mapping[str, FactorRule | None] | None = None,
+        logical_factor_rules: Mapping[str, FactorDim | str] | None = None,
+        weight_decay_rate_lr_exponent: float | None = None,
+        global_norm_clip_threshold: float | None = None,
+        max_parameter_scale: float | None = None,
+        skip_nan_updates: bool = False,
+    ):
+        if not factored and factor_map is not None:
             raise ValueError("Adafactor: factor_map is given and factored is False; drop one of them.")
-        if not isinstance(self.multiply_by_parameter_scale, bool | HParamMap):
+        if not isinstance(multiply_by_parameter_scale, bool | HParamMap):
             raise TypeError(
                 "Adafactor: multiply_by_parameter_scale must be a bool or an HParamMap, "
-                f"not {self.multiply_by_parameter_scale!r}."
+                f"not {multiply_by_parameter_scale!r}."
             )
-        if not isinstance(self.factor_map, HParamMap | Mapping | None):
-            raise TypeError(f"Adafactor: factor_map must be an HParamMap or a dict, not {self.factor_map!r}.")
+        if not isinstance(factor_map, HParamMap | Mapping | None):
+            raise TypeError(f"Adafactor: factor_map must be an HParamMap or a dict, not {factor_map!r}.")
+        self.dtype_momentum = jax.dtypes.canonicalize_dtype(dtype_momentum)
+        hyper_params = _AdafactorHyperParams(
+            learning_rate,
+            factored,
+            multiply_by_parameter_scale,
+            beta1,
+            decay_rate,
+            step_offset,
+            clipping_threshold,
+            weight_decay_rate,
+            min_dim_size_to_factor,
+            epsilon1,
+            epsilon2,
+            factor_map,
+            logical_factor_rules,
+            weight_decay_rate_lr_exponent,
+            global_norm_clip_threshold,
+            max_parameter_scale,
+            skip_nan_updates,
+        )
+        super().__init__(hyper_params)
+
+    def __eq__(self, other) -> bool:
+        return (
+            type(other) is type(self)
+            and (other.hyper_params, other.dtype_momentum) == (self.hyper_params, self.dtype_momentum)
+        )
 
     def __hash__(self):
         return hash(type(self))  # equal definitions are interchangeable; set_param_axes must not move them
 
-    @property
-    def hyper_params(self) -> Adafactor:
-        return self
-
-    def replace(self, **changes) -> Adafactor:
-        return dataclasses.replace(self, **changes)
-
     def set_param_axes(self, param_logical_axes) -> None:
         """Makes factor_map of logical_factor_rules, given each parameter's logical axis names."""
-        if self.logical_factor_rules is not None:
+        if self.hyper_params.logical_factor_rules is not None:
             axes_by_path = flatten_paths(param_logical_axes)
-            self.factor_map = {path: self._rule_for_axes(path, axes) for path, axes in axes_by_path.items()}
+            factor_map = {path: self._rule_for_axes(path, axes) for path, axes in axes_by_path.items()}
+            self.hyper_params = self.hyper_params.replace(factor_map=factor_map)
 
     def init_state(self, params) -> OptimizerState:
         states = {path: self.init_param_state(param, path) for path, param in flatten_paths(params).items()}
@@ -199,7 +244,7 @@ class Adafactor(OptimizerDef):
             rows, columns = factors
             v_row = jnp.zeros(np.delete(param.shape, columns), jnp.float32)
             v_col = jnp.zeros(np.delete(param.shape, rows), jnp.float32)
-        if self.beta1 is not None:
+        if self.hyper_params.beta1 is not None:
             m = jnp.zeros(param.shape, self.dtype_momentum)
         return _AdafactorParamState(v_row=v_row, v_col=v_col, v=v, m=m)
 
@@ -218,58 +263,52 @@ class Adafactor(OptimizerDef):
         return new_params, OptimizerState(state.step + 1, new_states)
 
     def apply_param_gradient(
-        self, step, hyper_params: Adafactor, param, state: _AdafactorParamState, grad, path: str
+        self, step, hyper_params: _AdafactorHyperParams, param, state: _AdafactorParamState, grad, path: str
     ) -> tuple[jax.Array, _AdafactorParamState]:
         """Updates one parameter, in float32 whatever its dtype; returns it and its state."""
         hp = hyper_params
         averaged, factors = self._factorization(path, param.shape)
         old_param, grad = param.astype(jnp.float32), grad.astype(jnp.float32)
-        decay = 1.0 - jnp.asarray(step - hp.step_offset + 1, jnp.float32) ** -hp.decay_rate
+        decay = self._decay_rate_pow(step - hp.step_offset, exponent=hp.decay_rate)
         new_state, update = _precondition(grad, state, decay, factors, hp.epsilon1)
         if hp.clipping_threshold is not None:
             update = update / jnp.maximum(1.0, _rms(update, averaged) / hp.clipping_threshold)
-        update = update * hp.learning_rate * hp._parameter_scale(path, old_param, averaged)
+        update = update * hp.learning_rate * _parameter_scale(hp, path, old_param, averaged)
         if hp.beta1 is not None:
             update = (hp.beta1 * state.m).astype(jnp.float32) + (1.0 - hp.beta1) * update
             new_state = new_state.replace(m=update.astype(self.dtype_momentum))
-        new_param = ((1.0 - hp._weight_decay()) * old_param - update).astype(param.dtype)
+        new_param = ((1.0 - _weight_decay(hp)) * old_param - update).astype(param.dtype)
         if hp.skip_nan_updates:
             new_param, new_state = jax.tree.map(
                 lambda new, old: jnp.where(jnp.isnan(new), old, new), (new_param, new_state), (param, state)
             )
         return new_param, new_state
 
-    def derive_logical_axes(self, optimizer: Optimizer, param_logical_axes) -> Optimizer:
+    def derive_logical_axes(self, optimizer_state: Optimizer, param_logical_axes) -> Optimizer:
         """Returns the optimizer's tree with axis names for arrays; rows and columns are replicated (None)."""
-        axes, states = flatten_paths(param_logical_axes), flatten_paths(optimizer.state.param_states)
+        axes, states = flatten_paths(param_logical_axes), flatten_paths(optimizer_state.state.param_states)
         state_axes = {
             path: _AdafactorParamState(
                 v_row=None,
                 v_col=None,
                 v=axes[path] if state.v.shape != (1,) else None,
-                m=axes[path] if self.beta1 is not None else None,
+                m=axes[path] if self.hyper_params.beta1 is not None else None,
             )
             for path, state in states.items()
         }
-        return optimizer.with_axes(param_logical_axes, unflatten_like(optimizer.target, state_axes))
+        state_axes = unflatten_like(optimizer_state.target, state_axes)
+        return optimizer_state.with_axes(param_logical_axes, state_axes)
 
-    def _parameter_scale(self, path: str, param: jax.Array, averaged: Axes) -> jax.Array | float:
-        scaled = self.multiply_by_parameter_scale
-        if not (scaled[path] if isinstance(scaled, HParamMap) else scaled):
-            return 1.0
-        scale = jnp.maximum(_rms(param, averaged), self.epsilon2)
-        return scale if self.max_parameter_scale is None else jnp.minimum(scale, self.max_parameter_scale)
-
-    def _weight_decay(self) -> jax.Array | float:
-        if not self.weight_decay_rate_lr_exponent:
-            return self.weight_decay_rate or 0.0
-        return (self.weight_decay_rate or 1.0) * self.learning_rate**self.weight_decay_rate_lr_exponent
+    @staticmethod
+    def _decay_rate_pow(i, exponent: float = 0.8) -> jax.Array:
+        """Returns how much of the second moment is kept at step `i`; subclasses may override this schedule."""
+        return 1.0 - jnp.asarray(i + 1, jnp.float32) ** -exponent
 
     def _rule_for_axes(self, path: str, axes: Iterable[str]) -> tuple[FactorDim, ...]:
-        axes = tuple(axes)
-        if unknown := [axis for axis in axes if axis not in self.logical_factor_rules]:
+        axes, rules = tuple(axes), self.hyper_params.logical_factor_rules
+        if unknown := [axis for axis in axes if axis not in rules]:
             raise ValueError(f"Adafactor: parameter {path!r} {axes}: no logical_factor_rules for {unknown}.")
-        rule = tuple(factor_name_to_factordim(self.logical_factor_rules[axis]) for axis in axes)
+        rule = tuple(factor_name_to_factordim(rules[axis]) for axis in axes)
         sides = {FactorDim.ROW, FactorDim.COLUMN}
         if sides <= set(rule):
             if FactorDim.NONE in rule:
@@ -279,10 +318,20 @@ class Adafactor(OptimizerDef):
 
     def _factorization(self, path: str, shape: tuple[int, ...]) -> tuple[Axes, tuple[Axes, Axes] | None]:
         """Returns (dimensions averaged over, (row dimensions, column dimensions) or None if unfactored)."""
+        hp = self.hyper_params
+        rule = None if not hp.factored else hp.factor_map[path] if hp.factor_map else HEURISTIC_RULE
+        averaged, factors = self._parse_rule(rule, shape, path)
+        return averaged, self._factored_dims(shape) if factors is HEURISTIC_RULE else factors
+
+    @staticmethod
+    def _parse_rule(
+        rule: FactorRule | None, shape: tuple[int, ...], path: str, fallback_to_heuristics: bool = True
+    ) -> tuple[Axes, HeuristicRule | tuple[Axes, Axes] | None]:
+        """As _factorization, for this rule; HEURISTIC_RULE where it falls to `_factored_dims` to say.
+
+        It does so for one or two dimensions without BATCH, unless `fallback_to_heuristics` is False.
+        """
         everything = tuple(range(len(shape)))
-        if not self.factored:
-            return everything, None
-        rule = HEURISTIC_RULE if not self.factor_map else self.factor_map[path]
         if rule is None:
             return everything, None
         if rule is HEURISTIC_RULE:
@@ -291,25 +340,40 @@ class Adafactor(OptimizerDef):
                     f"Adafactor: parameter {path!r} {shape} has more than 2 dimensions and no factor rule; "
                     "set logical_factor_rules = @adafactor.standard_logical_factor_rules()."
                 )
-            return everything, self._biggest_dimensions(shape)
+            return everything, HEURISTIC_RULE
         if len(rule) != len(shape):
             raise ValueError(f"Adafactor: parameter {path!r} {shape}: factor rule {rule} has another rank.")
         rows, columns, batch = (
             tuple(i for i, dim in enumerate(rule) if dim is wanted)
             for wanted in (FactorDim.ROW, FactorDim.COLUMN, FactorDim.BATCH)
         )
-        if len(shape) <= 2 and not batch:
-            return everything, self._biggest_dimensions(shape)
+        if fallback_to_heuristics and len(shape) <= 2 and not batch:
+            return everything, HEURISTIC_RULE
         if bool(rows) != bool(columns):
             raise ValueError(f"Adafactor: parameter {path!r} {shape}: factor rule {rule} needs both sides.")
         averaged = tuple(i for i in everything if i not in batch)
         return averaged, (rows, columns) if rows else None
 
-    def _biggest_dimensions(self, shape: tuple[int, ...]) -> tuple[Axes, Axes] | None:
+    def _factored_dims(self, shape: tuple[int, ...]) -> tuple[Axes, Axes] | None:
+        """Returns the heuristic's (row,), (column,): the two biggest dimensions; None where they are too small."""
         if len(shape) < 2:
             return None
         *_, row, column = (int(i) for i in np.argsort(shape))
-        return ((row,), (column,)) if shape[row] >= self.min_dim_size_to_factor else None
+        return ((row,), (column,)) if shape[row] >= self.hyper_params.min_dim_size_to_factor else None
+
+
+def _parameter_scale(hp: _AdafactorHyperParams, path: str, param: jax.Array, averaged: Axes) -> jax.Array | float:
+    scaled = hp.multiply_by_parameter_scale
+    if not (scaled[path] if isinstance(scaled, HParamMap) else scaled):
+        return 1.0
+    scale = jnp.maximum(_rms(param, averaged), hp.epsilon2)
+    return scale if hp.max_parameter_scale is None else jnp.minimum(scale, hp.max_parameter_scale)
+
+
+def _weight_decay(hp: _AdafactorHyperParams) -> jax.Array | float:
+    if not hp.weight_decay_rate_lr_exponent:
+        return hp.weight_decay_rate or 0.0
+    return (hp.weight_decay_rate or 1.0) * hp.learning_rate**hp.weight_decay_rate_lr_exponent
 
 
 def _precondition(grad, state, decay, factors, epsilon) -> tuple[_AdafactorParamState, jax.Array]:

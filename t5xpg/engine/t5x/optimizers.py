@@ -56,9 +56,9 @@ class OptimizerDef:
         """Returns nested dicts {"target": …, "state": {"step": …, "param_states": …}}: a checkpoint's content."""
         return {"target": to_state_dict(target), "state": to_state_dict(state)}
 
-    def restore_state(self, target, state: OptimizerState, state_dict: Mapping) -> tuple[Any, OptimizerState]:
+    def restore_state(self, opt_target, opt_state: OptimizerState, state_dict: Mapping) -> tuple[Any, OptimizerState]:
         """Returns the target and state that `state_dict` describes, in the form of those given."""
-        return from_state_dict(target, state_dict["target"]), from_state_dict(state, state_dict["state"])
+        return from_state_dict(opt_target, state_dict["target"]), from_state_dict(opt_state, state_dict["state"])
 
 
 class Optimizer(flax.struct.PyTreeNode):
@@ -77,8 +77,9 @@ class Optimizer(flax.struct.PyTreeNode):
     def state_dict(self) -> dict[str, Any]:
         return self.optimizer_def.state_dict(self.target, self.state)
 
-    def restore_state(self, state_dict: Mapping) -> Optimizer:
-        target, state = self.optimizer_def.restore_state(self.target, self.state, state_dict)
+    def restore_state(self, state: Mapping) -> Optimizer:
+        """Returns the optimizer that `state`, what `state_dict` gave, describes."""
+        target, state = self.optimizer_def.restore_state(self.target, self.state, state)
         return self.replace(target=target, state=state)
 
     def with_axes(self, param_axes, param_state_axes) -> Optimizer:
@@ -143,8 +144,8 @@ class OptaxWrapper(OptimizerDef):
         flat = traverse_util.flatten_dict(to_state_dict(state), sep="/")
         return {"target": to_state_dict(target), "state": traverse_util.unflatten_dict(flat, sep="/")}
 
-    def restore_state(self, target, state: OptimizerState, state_dict: Mapping) -> tuple[Any, OptimizerState]:
-        current = traverse_util.flatten_dict(to_state_dict(state), keep_empty_nodes=True, sep="/")
+    def restore_state(self, opt_target, opt_state: OptimizerState, state_dict: Mapping) -> tuple[Any, OptimizerState]:
+        current = traverse_util.flatten_dict(to_state_dict(opt_state), keep_empty_nodes=True, sep="/")
         saved = traverse_util.flatten_dict(unfreeze(state_dict["state"]), sep="/")
         empty = {path: leaf for path, leaf in current.items() if leaf is traverse_util.empty_node}
         if missing := sorted(current.keys() - empty.keys() - saved.keys()):
@@ -153,7 +154,7 @@ class OptaxWrapper(OptimizerDef):
                 "was it saved by another optimizer?"
             )
         full = {"target": state_dict["target"], "state": traverse_util.unflatten_dict(saved | empty, sep="/")}
-        return super().restore_state(target, state, full)
+        return super().restore_state(opt_target, opt_state, full)
 
 
 def _trailing_dict_path(path: Sequence) -> str:

@@ -3,24 +3,105 @@
 One code path serves one device, many devices and many processes. Parameters and activations carry logical
 axis names ("embed", "mlp", …); a priority-ordered list of rules maps each name to a mesh axis or to None
 (replicated); XLA's partitioner does the rest.
+
+`BasePartitioner` is what the trainer, checkpoints and inference ask of a partitioner; `BasePjitPartitioner` does it
+with jax.jit; `PjitPartitioner` adds the rules, and is the one to use.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from flax import traverse_util
 from flax.linen import partitioning as flax_partitioning
-from jax.experimental import mesh_utils
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from t5x.train_state import TrainState
+
+JaxDevice = jax.Device
+TpuMesh = tuple[int, int, int, int]  # (x, y, z, cores)
+OtherMesh = tuple[int, int]
+HardwareMesh = TpuMesh | OtherMesh
 LogicalAxisRules = Sequence[tuple[str, str | None]]
+PartitionedCallable = Callable[..., Any]
+CompiledPartitionedCallable = Callable[..., Any]
+
+
+def global_mesh_defined() -> bool:
+    """Whether a mesh is in force, as it is inside a partitioned function."""
+    with warnings.catch_warnings():
+        # JAX has no other way to ask for the mesh of `with mesh:`, which flax's axis rules need.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from jax.interpreters import pxla
+
+        return not pxla.thread_resources.env.physical_mesh.empty
+
+
+def with_sharding_constraint(x, axis_resources):
+    """Returns the arrays of `x`, divided over the mesh axes that a PartitionSpec names; as they are without a mesh.
+
+    Deviation from T5X: there it does nothing on CPUs; here they are devices as any other.
+    """
+    return jax.lax.with_sharding_constraint(x, axis_resources) if global_mesh_defined() else x
+
+
+def host_local_array_to_global_array(arr_tree, mesh: Mesh, pspecs):
+    """Makes global arrays of each process's part; `pspecs` is a tree of PartitionSpec, None for replicated."""
+    pspecs = jax.tree.map(lambda x: PartitionSpec() if x is None else x, pspecs, is_leaf=lambda x: x is None)
+    return multihost_utils.host_local_array_to_global_array(arr_tree, mesh, pspecs)
+
+
+def default_mesh(
+    num_partitions: int,
+    model_parallel_submesh: HardwareMesh | None = None,
+    backend: str | None = None,
+    ici_mesh_shape: HardwareMesh | None = None,
+    dcn_mesh_shape: HardwareMesh | None = None,
+) -> Mesh:
+    """Returns all devices as [data, model], or as [replica, data, model] when both mesh shapes are given.
+
+    Args:
+      num_partitions: devices that share one copy of the model (the mesh's `model` axis). On CPUs, the most of it that
+        there are devices for: a recipe made for a pod runs on a laptop.
+      model_parallel_submesh: alternative to num_partitions, a TPU tile (x, y, z, core). Its size is what counts here:
+        JAX itself places the mesh on the hardware, where T5X does so by hand.
+      backend: restricts the mesh to devices of that backend.
+      ici_mesh_shape, dcn_mesh_shape: (replica, data, model) within and across slices or hosts.
+
+    Deviation from T5X: it ignores num_partitions on CPUs and shards every model over all of a host's.
+    """
+    devices = jax.devices(backend)
+    platform = devices[0].platform
+    if ici_mesh_shape is not None and dcn_mesh_shape is not None:
+        grid = mesh_utils.create_hybrid_device_mesh(
+            ici_mesh_shape,
+            dcn_mesh_shape,
+            devices,
+            process_is_granule=not hasattr(devices[0], "slice_index"),  # only TPUs have slices
+        )
+        return Mesh(grid, ("replica", "data", "model"))
+    if model_parallel_submesh:
+        num_partitions = math.prod(model_parallel_submesh)
+    if len(devices) % num_partitions:
+        if platform != "cpu":
+            raise ValueError(
+                f"num_partitions {num_partitions} does not divide the {len(devices)} {platform} devices; "
+                f"use one of {divisors(len(devices))}."
+            )
+        asked, num_partitions = num_partitions, math.gcd(num_partitions, len(devices))
+        logging.warning("num_partitions is %d; %d on these %d CPU devices.", asked, num_partitions, len(devices))
+    shape = (len(devices) // num_partitions, num_partitions)
+    return Mesh(mesh_utils.create_device_mesh(shape, devices), ("data", "model"))
 
 
 def standard_logical_axis_rules(
@@ -71,107 +152,86 @@ class DataLayout:
     is_first_host_in_replica_set: bool
 
 
-class PartitionedFn:
-    """A jitted function that runs and compiles under the partitioner's mesh and axis rules."""
+class PjittedFnWithContext:
+    """A jitted function that runs and compiles under a mesh and axis rules."""
 
-    def __init__(self, jitted: Callable, mesh: Mesh, rules: LogicalAxisRules):
-        self._jitted, self._mesh, self._rules = jitted, mesh, rules
+    def __init__(self, pjitted_fn: Callable, partition_mesh: Mesh, logical_axis_rules: LogicalAxisRules = ()):
+        self._pjitted_fn, self._mesh, self._logical_axis_rules = pjitted_fn, partition_mesh, logical_axis_rules
 
-    def __call__(self, *args):
-        with self._mesh, flax_partitioning.axis_rules(self._rules):
-            return self._jitted(*args)
+    def __call__(self, *args, **kwargs):
+        with self._mesh, flax_partitioning.axis_rules(self._logical_axis_rules):
+            return self._pjitted_fn(*args, **kwargs)
 
-    def lower(self, *args):
-        with self._mesh, flax_partitioning.axis_rules(self._rules):
-            return self._jitted.lower(*args)
+    def lower(self, *args, **kwargs):
+        with self._mesh, flax_partitioning.axis_rules(self._logical_axis_rules):
+            return self._pjitted_fn.lower(*args, **kwargs)
 
 
-class PjitPartitioner:
-    """Partitions arrays and functions over all devices by logical axis rules.
+class BasePartitioner(abc.ABC):
+    """Partitions arrays and functions over devices.
 
-    Args:
-      num_partitions: devices that share one copy of the model (the mesh's `model` axis).
-      model_parallel_submesh: alternative to num_partitions, a TPU tile (x, y, z, core). Its size is what
-        counts here: JAX itself places the mesh on the hardware, where T5X does so by hand.
+    Subclasses give `mesh`, `partition`, `compile` and `get_mesh_axes`; they may override the rest.
+
+    Args: as of `default_mesh`, and
       params_on_devices: accepted for T5X's gin files; parameters always live on the devices.
-      backend: restricts the mesh to devices of that backend.
-      ici_mesh_shape, dcn_mesh_shape: (replica, data, model) within and across slices or hosts.
-      logical_axis_rules: see standard_logical_axis_rules.
-
-    Deviation from T5X: it ignores num_partitions on CPU and shards every model over all of a host's CPU
-    devices; here num_partitions means the same everywhere.
     """
 
     def __init__(
         self,
         num_partitions: int | None = None,
-        model_parallel_submesh: Sequence[int] | None = None,
+        model_parallel_submesh: HardwareMesh | None = None,
         params_on_devices: bool = True,
         backend: str | None = None,
-        ici_mesh_shape: Sequence[int] | None = None,
-        dcn_mesh_shape: Sequence[int] | None = None,
-        logical_axis_rules: LogicalAxisRules | None = None,
+        ici_mesh_shape: HardwareMesh | None = None,
+        dcn_mesh_shape: HardwareMesh | None = None,
     ):
         if not num_partitions and not model_parallel_submesh:
-            raise ValueError("PjitPartitioner needs num_partitions or model_parallel_submesh; set one.")
-        if model_parallel_submesh is not None:
-            if num_partitions and num_partitions != math.prod(model_parallel_submesh) and num_partitions != 1:
-                raise ValueError(
-                    f"num_partitions {num_partitions} and model_parallel_submesh {model_parallel_submesh} "
-                    "disagree; set one of them to None."
-                )
-            num_partitions = math.prod(model_parallel_submesh)
-        self._num_partitions = num_partitions
+            raise ValueError(f"{type(self).__name__} needs num_partitions or model_parallel_submesh; set one.")
+        if num_partitions and model_parallel_submesh and num_partitions not in (1, math.prod(model_parallel_submesh)):
+            raise ValueError(
+                f"num_partitions {num_partitions} and model_parallel_submesh {model_parallel_submesh} "
+                "disagree; set one of them to None."
+            )
+        self._num_partitions, self._model_parallel_submesh = num_partitions, model_parallel_submesh
         self._backend = backend
         self._ici_mesh_shape, self._dcn_mesh_shape = ici_mesh_shape, dcn_mesh_shape
+        many_slices = ici_mesh_shape is not None and dcn_mesh_shape is not None
+        self._data_axis: str | tuple[str, ...] | None = ("replica", "data") if many_slices else "data"
         self.params_on_devices = params_on_devices
-        self.data_axes = ("replica", "data") if self._is_multi_slice else ("data",)
-        rules = standard_logical_axis_rules() if logical_axis_rules is None else logical_axis_rules
-        if self._is_multi_slice:
-            rules = [(name, self.data_axes if name == "batch" else axis) for name, axis in rules]
-        self.logical_axis_rules = tuple(rules)
 
     @property
-    def _is_multi_slice(self) -> bool:
-        return self._ici_mesh_shape is not None and self._dcn_mesh_shape is not None
-
-    @cached_property
     def mesh(self) -> Mesh:
-        """The devices as [data, model], or as [replica, data, model] when both mesh shapes are given."""
-        devices = jax.devices(self._backend)
-        if self._is_multi_slice:
-            grid = mesh_utils.create_hybrid_device_mesh(
-                self._ici_mesh_shape,
-                self._dcn_mesh_shape,
-                devices,
-                process_is_granule=not hasattr(devices[0], "slice_index"),  # only TPUs have slices
-            )
-            return Mesh(grid, ("replica", "data", "model"))
-        if len(devices) % self._num_partitions:
-            raise ValueError(
-                f"num_partitions {self._num_partitions} does not divide the {len(devices)} "
-                f"{devices[0].platform} devices; use one of {divisors(len(devices))}."
-            )
-        shape = (len(devices) // self._num_partitions, self._num_partitions)
-        return Mesh(mesh_utils.create_device_mesh(shape, devices), ("data", "model"))
+        raise NotImplementedError(f"{type(self).__name__} has no mesh.")
 
     @property
     def data_partition_spec(self) -> PartitionSpec:
         """The sharding of a batch: its first axis over the data axes."""
-        return PartitionSpec(self.data_axes if self._is_multi_slice else "data")
+        return PartitionSpec(self._data_axis)
 
     @property
     def data_mesh_size(self) -> int:
         """Over how many devices a batch is divided."""
-        return math.prod(self.mesh.shape[axis] for axis in self.data_axes)
+        axes = (self._data_axis,) if isinstance(self._data_axis, str) else self._data_axis
+        return math.prod(self.mesh.shape[axis] for axis in axes or ())
+
+    @property
+    def data_shards(self) -> int:
+        """Into how many host shards a batch is divided: processes that hold the same rows read the same one."""
+        return len(set(self._batch_rows_by_process.values()))
+
+    @property
+    def data_shard_id(self) -> int:
+        """Which of the host shards this process reads."""
+        rows = self._batch_rows_by_process
+        return sorted(set(rows.values())).index(rows[jax.process_index()])
 
     @cached_property
     def _batch_rows_by_process(self) -> dict[int, tuple[int, ...]]:
-        """Which rows of the data mesh each process holds devices of."""
+        """Which rows of a batch with one for each data shard lie on devices of each process."""
+        sharding = NamedSharding(self.mesh, self.data_partition_spec)
         rows: dict[int, set[int]] = {}
-        for row, devices in enumerate(self.mesh.devices.reshape(self.data_mesh_size, -1)):
-            for device in devices:
-                rows.setdefault(device.process_index, set()).add(row)
+        for device, (row,) in sharding.devices_indices_map((self.data_mesh_size,)).items():
+            rows.setdefault(device.process_index, set()).add(row.start or 0)
         return {process: tuple(sorted(owned)) for process, owned in sorted(rows.items())}
 
     def get_data_layout(self, batch_size: int | None = None) -> DataLayout:
@@ -184,22 +244,115 @@ class PjitPartitioner:
                 f"nearest {max(batch_size // size, 1) * size} or {(batch_size // size + 1) * size}."
             )
         rows = self._batch_rows_by_process
-        shards = sorted(set(rows.values()))
-        mine = rows[jax.process_index()]
-        readers = [process for process, owned in rows.items() if owned == mine]
-        return DataLayout(batch_size, shards.index(mine), len(shards), readers[0] == jax.process_index())
+        readers = [process for process, owned in rows.items() if owned == rows[jax.process_index()]]
+        return DataLayout(batch_size, self.data_shard_id, self.data_shards, readers[0] == jax.process_index())
 
     def shard_batch(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
         """Makes global arrays of this process's share of a batch, {name: [batch / num_shards, …]}."""
         sharding = NamedSharding(self.mesh, self.data_partition_spec)
         return {k: jax.make_array_from_process_local_data(sharding, np.asarray(v)) for k, v in batch.items()}
 
-    def get_logical_axes(self, train_state):
+    def named_shardings(self, specs: Any):
+        """Turns a tree of PartitionSpec or None (replicated) into one of NamedSharding."""
+        return jax.tree.map(
+            lambda spec: NamedSharding(self.mesh, PartitionSpec() if spec is None else spec),
+            specs,
+            is_leaf=lambda x: x is None or isinstance(x, PartitionSpec),
+        )
+
+    def move_params_to_devices(self, train_state: TrainState, train_state_axes: TrainState) -> TrainState:
+        """Returns a state of arrays, of one process's NumPy ones too, where `train_state_axes` (specs) says."""
+        place = self.partition(lambda state: state, (train_state_axes,), train_state_axes, donate_argnums=(0,))
+        return place(train_state)
+
+    def get_logical_axes(self, train_state: TrainState) -> TrainState:
+        """Returns the train state with a PartitionSpec of logical axes, or None, in each array's place."""
+        return train_state.restore_state(jax.tree.map(lambda x: None, train_state.state_dict()))
+
+    def get_mesh_axes(self, train_state: TrainState) -> TrainState:
+        """Returns the train state with a PartitionSpec of mesh axes, or None, in each array's place."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_mesh_axes.")
+
+    @abc.abstractmethod
+    def partition(
+        self, fn: Callable, in_axis_resources, out_axis_resources, static_argnums=(), donate_argnums=()
+    ) -> PartitionedCallable:
+        """Returns `fn` with its arguments and results placed as the trees of PartitionSpec or None say."""
+
+    @abc.abstractmethod
+    def compile(self, partitioned_fn: PartitionedCallable, *args) -> CompiledPartitionedCallable:
+        """Returns the function compiled for arguments of these shapes; itself where that cannot be done."""
+
+
+class BasePjitPartitioner(BasePartitioner):
+    """Partitions by jax.jit, over the default mesh and without axis rules."""
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        return default_mesh(
+            self._num_partitions,
+            self._model_parallel_submesh,
+            self._backend,
+            self._ici_mesh_shape,
+            self._dcn_mesh_shape,
+        )
+
+    @property
+    def logical_axis_rules(self) -> LogicalAxisRules:
+        return ()
+
+    def partition(
+        self, fn: Callable, in_axis_resources, out_axis_resources, static_argnums=(), donate_argnums=()
+    ) -> PjittedFnWithContext:
+        jitted = jax.jit(
+            fn,
+            in_shardings=self.named_shardings(in_axis_resources),
+            out_shardings=self.named_shardings(out_axis_resources),
+            static_argnums=static_argnums,
+            donate_argnums=donate_argnums,
+        )
+        return PjittedFnWithContext(jitted, self.mesh, self.logical_axis_rules)
+
+    def compile(self, partitioned_fn: PjittedFnWithContext, *args) -> CompiledPartitionedCallable:
+        return partitioned_fn.lower(*args).compile()
+
+
+class PjitPartitioner(BasePjitPartitioner):
+    """Partitions by logical axis rules.
+
+    Args: as of `BasePartitioner`, and
+      logical_axis_rules: (logical axis, mesh axis or None), the first of a name first; see
+        standard_logical_axis_rules. Batches are divided as "batch" is.
+    """
+
+    def __init__(
+        self,
+        num_partitions: int | None = None,
+        model_parallel_submesh: HardwareMesh | None = None,
+        params_on_devices: bool = True,
+        backend: str | None = None,
+        ici_mesh_shape: HardwareMesh | None = None,
+        dcn_mesh_shape: HardwareMesh | None = None,
+        logical_axis_rules: LogicalAxisRules | None = None,
+    ):
+        super().__init__(
+            num_partitions, model_parallel_submesh, params_on_devices, backend, ici_mesh_shape, dcn_mesh_shape
+        )
+        rules = standard_logical_axis_rules() if logical_axis_rules is None else logical_axis_rules
+        if self._data_axis != "data":  # several slices
+            rules = [(name, self._data_axis if name == "batch" else axis) for name, axis in rules]
+        self._logical_axis_rules = tuple(rules)
+        (self._data_axis,) = flax_partitioning.logical_to_mesh_axes(("batch",), self._logical_axis_rules)
+
+    @property
+    def logical_axis_rules(self) -> LogicalAxisRules:
+        return self._logical_axis_rules
+
+    def get_logical_axes(self, train_state: TrainState) -> TrainState:
         return train_state.as_logical_axes()
 
-    def get_mesh_axes(self, train_state):
-        """Returns the train state with a PartitionSpec, or None, in each array's place."""
-        logical_axes = train_state.as_logical_axes()
+    def get_mesh_axes(self, train_state: TrainState) -> TrainState:
+        logical_axes = self.get_logical_axes(train_state)
         flat = traverse_util.flatten_dict(logical_axes.state_dict(), keep_empty_nodes=True, sep="/")
         specs = {name: self._mesh_axes_of(name, axes) for name, axes in flat.items()}
         return logical_axes.restore_state(traverse_util.unflatten_dict(specs, sep="/"))
@@ -214,31 +367,6 @@ class PjitPartitioner:
                 f"{name}: no rule for one of its axes {tuple(axes)} ({error}); "
                 "add it with standard_logical_axis_rules.additional_rules."
             ) from error
-
-    def named_shardings(self, specs: Any):
-        """Turns a tree of PartitionSpec or None (replicated) into one of NamedSharding."""
-        return jax.tree.map(
-            lambda spec: NamedSharding(self.mesh, PartitionSpec() if spec is None else spec),
-            specs,
-            is_leaf=lambda x: x is None or isinstance(x, PartitionSpec),
-        )
-
-    def partition(
-        self, fn: Callable, in_axis_resources, out_axis_resources, static_argnums=(), donate_argnums=()
-    ) -> PartitionedFn:
-        """Jits `fn` with its arguments and results placed as the trees of PartitionSpec or None say."""
-        jitted = jax.jit(
-            fn,
-            in_shardings=self.named_shardings(in_axis_resources),
-            out_shardings=self.named_shardings(out_axis_resources),
-            static_argnums=static_argnums,
-            donate_argnums=donate_argnums,
-        )
-        return PartitionedFn(jitted, self.mesh, self.logical_axis_rules)
-
-    def compile(self, partitioned_fn: PartitionedFn, *args):
-        """Compiles a partitioned function for arguments of these shapes."""
-        return partitioned_fn.lower(*args).compile()
 
 
 def divisors(n: int) -> list[int]:

@@ -182,15 +182,21 @@ class TrainingRun:
 
         first, started = step, time.time()
         progress = console.Progress(schedule.total_steps, step)
-        with safeguards.stop_on_signal(trainer) as received, contextlib.closing(progress), manual_gc(schedule):
+        with (
+            safeguards.stop_on_signal(trainer) as received,
+            contextlib.closing(progress),
+            manual_gc(schedule),
+            self._saving_if_preempted(),
+        ):
 
             def on_step(done: int, metrics: Mapping) -> None:
                 progress.on_step(done, metrics)
                 safeguards.stop_together(trainer, received, done)
 
+            trainer.on_step = on_step
             while step < schedule.total_steps and not trainer.stop_training:
                 target = schedule.next_stop(step)
-                summary = trainer.train(self._train_iter, target - step, step, on_step)
+                summary = trainer.train(self._train_iter, target - step, step)
                 step = int(trainer.train_state.step)
                 self._loss_watch.look(summary, trainer.train_state, step)
                 self._run_actions("TRAIN", {TRAIN_METRIC_KEY: summary})
@@ -218,6 +224,15 @@ class TrainingRun:
         if self._manager.save(self._trainer.train_state):
             self._trainer.train_metrics_manager.write_scalar("timing/checkpoint_seconds", time.time() - tick, step)
             logging.info("Saving %s", checkpoints.checkpoint_path(self._model_dir, step))
+
+    @contextlib.contextmanager
+    def _saving_if_preempted(self):
+        """Saves what was trained when the trainer or its data raise PreemptionError, which goes on."""
+        try:
+            yield
+        except trainer_lib.PreemptionError:
+            self._save(int(self._trainer.train_state.step))
+            raise
 
     def _evaluate(self, step: int) -> None:
         if self._eval_datasets:

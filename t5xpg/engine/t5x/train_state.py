@@ -3,15 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
 import jax.numpy as jnp
 from flax import traverse_util
 from flax.core import FrozenDict, freeze, unfreeze
+from flax.core.scope import FrozenVariableDict, MutableVariableDict, VariableDict
 from flax.linen import partitioning as flax_partitioning
 
+__all__ = [
+    "EMPTY_DICT",
+    "FlaxOptimTrainState",
+    "FrozenDict",
+    "FrozenVariableDict",
+    "InferenceState",
+    "MutableVariableDict",
+    "TrainState",
+    "VariableDict",
+]
+
 EMPTY_DICT = freeze({})
+
+
+@runtime_checkable
+class TrainState(Protocol):
+    """What the trainer, the partitioner and checkpoints ask of a state; a class that has it all need not inherit.
+
+    Every method returns a new state. `state_dict` gives what a checkpoint holds, as nested plain dicts {"target": …,
+    "state": {"step": …, "param_states": …}, ["flax_mutables": …]}, and `restore_state` takes it. `as_logical_axes`
+    puts logical axis names (PartitionSpec), or None for a replicated array, in the arrays' places.
+    """
+
+    @property
+    def step(self) -> Any: ...
+
+    @property
+    def params(self) -> FrozenVariableDict: ...
+
+    @property
+    def param_states(self) -> FrozenVariableDict: ...
+
+    @property
+    def flax_mutables(self) -> FrozenVariableDict: ...
+
+    def state_dict(self) -> MutableVariableDict: ...
+
+    def restore_state(self, state_dict: Mapping[str, Any]) -> TrainState: ...
+
+    def replace_params(self, params: VariableDict) -> TrainState: ...
+
+    def replace_flax_mutables(self, flax_mutables: FrozenDict) -> TrainState: ...
+
+    def replace_step(self, step) -> TrainState: ...
+
+    def apply_gradient(self, grads, learning_rate, flax_mutables: FrozenDict = EMPTY_DICT) -> TrainState: ...
+
+    def as_logical_axes(self) -> TrainState: ...
 
 
 class FlaxOptimTrainState(flax.struct.PyTreeNode):
@@ -89,9 +137,11 @@ class FlaxOptimTrainState(flax.struct.PyTreeNode):
                 "see optimizers.OptaxWrapper."
             )
         axes = flax_partitioning.get_axis_names(self.params_axes)
-        return FlaxOptimTrainState(
-            optimizer_def.derive_logical_axes(self._optimizer, axes),
+        return self.replace(
+            _optimizer=optimizer_def.derive_logical_axes(self._optimizer, axes),
+            params_axes=None,
             flax_mutables=flax_partitioning.get_axis_names(self.flax_mutables_axes or EMPTY_DICT),
+            flax_mutables_axes=None,
         )
 
 
@@ -128,15 +178,21 @@ class InferenceState(flax.struct.PyTreeNode):
             flax_mutables=freeze(state_dict.get("flax_mutables", {})),
         )
 
+    @property
+    def param_states(self):
+        raise NotImplementedError("InferenceState has no optimizer, and so no param_states.")
+
+    def apply_gradient(self, *args, **kwargs) -> InferenceState:
+        raise NotImplementedError("InferenceState has no optimizer, and so no apply_gradient; use FlaxOptimTrainState.")
+
     def as_logical_axes(self) -> InferenceState:
-        return InferenceState(
+        return self.replace(
             step=None,
             params=flax_partitioning.get_axis_names(self.params_axes),
+            params_axes=None,
             flax_mutables=flax_partitioning.get_axis_names(self.flax_mutables_axes or EMPTY_DICT),
+            flax_mutables_axes=None,
         )
-
-
-TrainState = FlaxOptimTrainState | InferenceState
 
 
 def with_mutables(state_dict: dict, flax_mutables: Mapping) -> dict:

@@ -4,24 +4,52 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from functools import cached_property
 from typing import Any
 
 import clu.metrics
+import clu.values
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
+import numpy as np
+from flax.core import FrozenDict
+from jax.sharding import PartitionSpec
 
 from t5x import metrics as metrics_lib
+from t5x import partitioning
 from t5x.embedded.actions import ActionMode, BaseAction, EarlyStoppingAction, TerminateOnNanAction  # noqa: F401  (T5X's names for gin: trainer.EarlyStoppingAction, …)
 from t5x.embedded.metrics_manager import MetricsManager
 from t5x.embedded.weight_metrics import WeightMetricsComputer
+from t5x.train_state import TrainState
 from t5xpg.base import memory
 
-Batch = Mapping[str, jax.Array]
-Metrics = dict[str, clu.metrics.Metric]
+# T5X's names for what trainers take and give.
+Array = np.ndarray | jax.Array
+Rng = jax.Array
+PyTree = Any
+ModelWeights = Any
+FlaxMutables = FrozenDict
+BatchType = Mapping[str, Array]
+BatchSpec = Mapping[str, jax.ShapeDtypeStruct]
+MetricMapType = MutableMapping[str, clu.metrics.Metric]
+MutableMetricMapType = dict[str, clu.metrics.Metric]
+MetricValueMapType = Mapping[str, clu.values.Value]
+MetricValueMapFuture = Future
+LearningRateCallable = Callable[[jax.Array], jax.Array]
+PartitionedTrainCallable = Callable[[TrainState, BatchType], tuple[TrainState, MetricMapType]]
+PartitionedEvalCallable = Callable[[TrainState, BatchType], MetricMapType]
+ActionMapType = Mapping[ActionMode, Sequence[BaseAction]]
+
+
+class PreemptionError(Exception):
+    """Raised by a trainer or its data when the machine is about to be taken away: the run saves and ends."""
+
+
+def _time() -> float:
+    """The clock of trainers and their metrics, which a test can replace."""
+    return time.time()
 
 
 def last_value(x: jax.Array) -> clu.metrics.LastValue:
@@ -30,7 +58,7 @@ def last_value(x: jax.Array) -> clu.metrics.LastValue:
 
 
 @jax.jit
-def merge_metrics(a: Metrics, b: Metrics) -> Metrics:
+def merge_metrics(a: MetricMapType, b: MetricMapType) -> MetricMapType:
     """Merges two metric mappings with the same names."""
     return {name: a[name].merge(b[name]) for name in a}
 
@@ -49,6 +77,12 @@ class BaseTrainer(abc.ABC):
       summary_dir: where TensorBoard files go, or None.
       train_state_axes: the state's tree of PartitionSpec.
       rng: PRNG key; each step folds its number in, so dropout depends on (rng, step) alone.
+
+    Attributes:
+      train_state: the state after the last step that was dispatched.
+      stop_training: set it to end `train` after the step in hand.
+      on_step: called after each training step is dispatched, with the number of finished steps and that step's
+        metrics, which may not be computed yet.
     """
 
     def __init__(self, model, train_state, partitioner, eval_names, summary_dir, train_state_axes, rng):
@@ -56,14 +90,17 @@ class BaseTrainer(abc.ABC):
         self._partitioner = partitioner
         self._train_state_axes = train_state_axes
         self._base_rng = rng
-        self._init_time = time.time()
-        self._compiled_train_step: Callable | None = None
-        self._compiled_eval_steps: dict[Any, Callable] = {}
+        self._trainer_init_time = _time()
+        self._compiled_train_step: PartitionedTrainCallable | None = None
+        self._compiled_eval_steps: dict[str, PartitionedEvalCallable] = {}
+        self._compiled_eval_step_cache: dict[Any, PartitionedEvalCallable] = {}
         self.train_state = train_state
         self.stop_training = False
-        self.train_metrics_manager = MetricsManager("train", summary_dir)
+        self.on_step: Callable[[int, MetricMapType], None] | None = None
+        self.train_metrics_manager = MetricsManager("train", summary_dir, clock=lambda: _time())
         self.eval_metrics_managers = {
-            name: MetricsManager(f"training_eval/{name[:113]}", summary_dir) for name in eval_names
+            name: MetricsManager(f"training_eval/{name[:113]}", summary_dir, clock=lambda: _time())
+            for name in eval_names
         }
 
     def __enter__(self):
@@ -82,27 +119,21 @@ class BaseTrainer(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def _partitioned_train_step(self): ...
+    def _partitioned_train_step(self) -> PartitionedTrainCallable: ...
 
     @property
     @abc.abstractmethod
-    def _partitioned_eval_step(self): ...
+    def _partitioned_eval_step(self) -> PartitionedEvalCallable: ...
 
     def train(
-        self,
-        batch_iter: Iterator[Batch],
-        num_steps: int,
-        start_step: int | None = None,
-        on_step: Callable[[int, Metrics], None] | None = None,
-    ) -> Future:
+        self, batch_iter: Iterator[BatchType], num_steps: int, start_step: int | None = None
+    ) -> MetricValueMapFuture:
         """Runs up to `num_steps` steps; returns a future of their summarized metrics.
 
         Args:
           batch_iter: yields sharded global batches.
           num_steps: how many to run; fewer run when `stop_training` becomes true on the way.
           start_step: the step the state is at, where known (it saves a wait for the device).
-          on_step: called after each step is dispatched, with the number of finished steps and that step's
-            metrics, which may not be computed yet.
         """
         step_fn = self._compiled_train_step or self._partitioned_train_step
         first = step = int(self.train_state.step) if start_step is None else start_step
@@ -113,64 +144,70 @@ class BaseTrainer(abc.ABC):
                 self.train_state, update = step_fn(self.train_state, next(batch_iter))
                 metrics = update if metrics is None else merge_metrics(metrics, update)
             step += 1
-            if on_step is not None:
-                on_step(step, update)
+            if self.on_step is not None:
+                self.on_step(step, update)
         if metrics is None:
             raise ValueError(f"No step was run from step {first}: num_steps is {num_steps}.")
-        metrics["timing/uptime"] = last_value(jnp.float32(time.time() - self._init_time))
+        metrics["timing/uptime"] = last_value(jnp.float32(_time() - self._trainer_init_time))
         return self.train_metrics_manager.write_metrics_summary(metrics, step, step - first)
 
-    def compile_train(self, batch: Batch) -> None:
+    def compile_train(self, batch: BatchType) -> None:
         """Compiles the train step for batches of this shape ahead of the first one.
 
         Raises:
           ValueError: the step cannot fit in the devices' memory.
         """
-        tick = time.time()
+        tick = _time()
         self._compiled_train_step = self._partitioner.compile(
             self._partitioned_train_step, self.train_state, batch
         )
-        memory.check_step(self._compiled_train_step, self._partitioner.mesh)
-        step = int(self.train_state.step)
-        self.train_metrics_manager.write_scalar("timing/compilation_seconds", time.time() - tick, step)
+        if isinstance(self._compiled_train_step, jax.stages.Compiled):  # a partitioner may have no way to compile
+            memory.check_step(self._compiled_train_step, self._partitioner.mesh)
+        seconds = _time() - tick
+        self.train_metrics_manager.write_scalar("timing/compilation_seconds", seconds, int(self.train_state.step))
 
-    def eval(
-        self,
-        batch_iters: Mapping[str, Iterator[Mapping]],
-        on_step: Callable[[str, int], None] | None = None,
-    ) -> dict[str, dict[str, Any]]:
+    def compile_eval(self, batches: Mapping[str, BatchType]) -> None:
+        """Compiles the eval step for batches of these shapes, {dataset: batch}, once for those of one shape.
+
+        Without it the step is compiled when it first gets a batch of a new shape.
+        """
+        for name, batch in batches.items():
+            tick = _time()
+            key = tuple(sorted((feature, x.shape, str(x.dtype)) for feature, x in batch.items()))
+            if key not in self._compiled_eval_step_cache:
+                if jax.process_count() > 1:
+                    batch = self._partitioner.shard_batch(batch)
+                self._compiled_eval_step_cache[key] = self._partitioner.compile(
+                    self._partitioned_eval_step, self.train_state, batch
+                )
+            self._compiled_eval_steps[name] = self._compiled_eval_step_cache[key]
+            manager = self.eval_metrics_managers[name]
+            manager.write_scalar("timing/compilation_seconds", _time() - tick, int(self.train_state.step))
+
+    def eval(self, batch_iters: Mapping[str, Iterator[BatchType]]) -> dict[str, MetricValueMapType]:
         """Evaluates each dataset with teacher forcing; returns {dataset: {metric: value}} and writes them.
 
         `batch_iters` yield this process's share of batches as numpy arrays.
         """
         summaries = {}
         for name, batches in batch_iters.items():
+            step_fn = self._compiled_eval_steps.get(name) or self._partitioned_eval_step
             manager = self.eval_metrics_managers[name]
             manager.start_duration_timer(block_on=self.train_state.step)
             metrics, num_steps = None, 0
             for batch in batches:
-                batch = self._partitioner.shard_batch(batch)
-                update = self._eval_step_for(batch)(self.train_state, batch)
+                update = step_fn(self.train_state, self._partitioner.shard_batch(batch))
                 metrics = update if metrics is None else merge_metrics(metrics, update)
                 num_steps += 1
-                if on_step is not None:
-                    on_step(name, num_steps)
             if metrics is None:
                 raise ValueError(
                     f"Evaluation dataset {name!r} gave no batch; lower BATCH_SIZE or add rows to its split."
                 )
-            step = int(self.train_state.step)
-            summaries[name] = manager.write_metrics_summary(metrics, step, num_steps)
+            summaries[name] = manager.write_metrics_summary(metrics, int(self.train_state.step), num_steps)
         return {name: summary.result() for name, summary in summaries.items()}
 
-    def _eval_step_for(self, batch: Batch) -> Callable:
-        """Returns the eval step compiled for this batch's shapes, compiling it once per shape."""
-        key = tuple(sorted((name, x.shape, str(x.dtype)) for name, x in batch.items()))
-        if key not in self._compiled_eval_steps:
-            self._compiled_eval_steps[key] = self._partitioner.compile(
-                self._partitioned_eval_step, self.train_state, batch
-            )
-        return self._compiled_eval_steps[key]
+
+BaseTrainerConstructor = Callable[..., BaseTrainer]
 
 
 class Trainer(BaseTrainer):
@@ -191,7 +228,7 @@ class Trainer(BaseTrainer):
         summary_dir,
         train_state_axes,
         rng,
-        learning_rate_fn: Callable[[jax.Array], jax.Array],
+        learning_rate_fn: LearningRateCallable,
         num_microbatches: int | None,
         weight_metrics_computer: WeightMetricsComputer | None = None,
     ):
@@ -201,26 +238,21 @@ class Trainer(BaseTrainer):
         super().__init__(model, train_state, partitioner, eval_names, summary_dir, train_state_axes, rng)
 
     @cached_property
-    def _partitioned_train_step(self):
-        def train_step(train_state, batch):
-            grads, metrics, flax_mutables = accumulate_grads_microbatched(
-                self._model,
+    def _partitioned_train_step(self) -> PartitionedTrainCallable:
+        spec = self._partitioner.data_partition_spec
+
+        def train_step(train_state: TrainState, batch: BatchType):
+            return train_with_lr(
                 train_state,
                 batch,
-                self._get_step_rng(train_state.step),
-                self._num_microbatches,
-                self._partitioner.named_shardings(self._partitioner.data_partition_spec),
+                learning_rate=self._learning_rate_fn(train_state.step),
+                dropout_rng=self._get_step_rng(train_state.step),
+                model=self._model,
+                num_microbatches=self._num_microbatches,
+                weight_metrics_computer=self._weight_metrics_computer,
+                data_partition_spec=spec,
             )
-            learning_rate = self._learning_rate_fn(train_state.step)
-            mutables = {} if flax_mutables is None else {"flax_mutables": flax_mutables}
-            new_state = train_state.apply_gradient(grads, learning_rate=learning_rate, **mutables)
-            metrics["learning_rate"] = clu.metrics.Average(total=learning_rate, count=jnp.float32(1))
-            metrics["learning_rate/current"] = last_value(learning_rate)
-            if self._weight_metrics_computer is not None:
-                metrics |= self._weight_metrics_computer.compute_metrics(grads, train_state, new_state)
-            return new_state, metrics
 
-        spec = self._partitioner.data_partition_spec
         return self._partitioner.partition(
             train_step,
             in_axis_resources=(self._train_state_axes, spec),
@@ -229,29 +261,71 @@ class Trainer(BaseTrainer):
         )
 
     @cached_property
-    def _partitioned_eval_step(self):
-        def eval_step(train_state, batch):
-            mutables = (train_state.flax_mutables,) if train_state.flax_mutables else ()
-            return self._model.eval_fn(train_state.params, batch, *mutables)[1]
-
+    def _partitioned_eval_step(self) -> PartitionedEvalCallable:
         return self._partitioner.partition(
-            eval_step,
+            lambda train_state, batch: eval_step(self._model, train_state, batch),
             in_axis_resources=(self._train_state_axes, self._partitioner.data_partition_spec),
             out_axis_resources=None,
         )
 
 
+def train_with_lr(
+    train_state: TrainState,
+    batch: BatchType,
+    learning_rate: jax.Array,
+    dropout_rng: Rng,
+    model,
+    num_microbatches: int | None,
+    weight_metrics_computer: WeightMetricsComputer | None = None,
+    data_partition_spec: PartitionSpec = PartitionSpec("data"),
+) -> tuple[TrainState, MetricMapType]:
+    """Returns (state, metrics) after one update: what the trainer's step does to a batch."""
+    grads, metrics, flax_mutables = accumulate_grads_microbatched(
+        model, train_state, batch, dropout_rng, num_microbatches, data_partition_spec
+    )
+    others = {"flax_mutables": flax_mutables} if flax_mutables else None
+    return apply_grads(
+        train_state, grads, metrics, learning_rate, weight_metrics_computer, other_state_variables=others
+    )
+
+
+def eval_step(model, train_state: TrainState, batch: BatchType) -> MetricMapType:
+    """Returns the metrics of a batch; the model gets the state's mutable variables where there are some."""
+    mutables = (train_state.flax_mutables,) if train_state.flax_mutables else ()
+    return model.eval_fn(train_state.params, batch, *mutables)[1]
+
+
+def apply_grads(
+    train_state: TrainState,
+    grad_accum: ModelWeights,
+    metrics: MutableMetricMapType,
+    learning_rate: jax.Array,
+    weight_metrics_computer: WeightMetricsComputer | None,
+    other_state_variables: Mapping[str, Any] | None = None,
+) -> tuple[TrainState, MetricMapType]:
+    """Updates the parameters, and adds the learning rate and weight metrics to `metrics`.
+
+    `other_state_variables` are further arguments of the state's apply_gradient.
+    """
+    new_state = train_state.apply_gradient(grad_accum, learning_rate=learning_rate, **(other_state_variables or {}))
+    metrics["learning_rate"] = clu.metrics.Average(total=learning_rate, count=jnp.float32(1))
+    metrics["learning_rate/current"] = last_value(learning_rate)
+    if weight_metrics_computer is not None:
+        metrics |= weight_metrics_computer.compute_metrics(grad_accum, train_state, new_state)
+    return new_state, metrics
+
+
 def accumulate_grads_microbatched(
     model,
-    train_state,
-    batch: Batch,
-    dropout_rng: jax.Array,
+    train_state: TrainState,
+    batch: BatchType,
+    dropout_rng: Rng,
     num_microbatches: int | None,
-    batch_sharding: NamedSharding | None = None,
-) -> tuple[Any, Metrics, Any]:
+    data_partition_spec: PartitionSpec = PartitionSpec("data"),
+) -> tuple[ModelWeights, MutableMetricMapType, FlaxMutables | None]:
     """Returns (gradients, metrics, flax_mutables or None), summed over microbatches.
 
-    `batch_sharding` keeps each microbatch divided among the devices as the whole batch is. Models whose train
+    `data_partition_spec` keeps each microbatch divided among the devices as the whole batch is. Models whose train
     state holds flax mutables take them as loss_fn's last argument and return them beside their metrics.
     """
     grad_fn = jax.value_and_grad(model.loss_fn, has_aux=True)
@@ -273,23 +347,23 @@ def accumulate_grads_microbatched(
 
     def body(index, carry):
         grads_so_far, metrics_so_far, mutables = carry
-        part = microbatch(batch, index, num_microbatches, batch_sharding)
+        part = microbatch(batch, index, num_microbatches, data_partition_spec)
         metrics, grads, mutables = metrics_and_grads(part, microbatch_rng, mutables)
         grads = jax.tree.map(jnp.add, grads_so_far, grads)
         return grads, merge_metrics(metrics_so_far, metrics), mutables
 
     grads = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), train_state.params)
-    first = microbatch(batch, 0, num_microbatches, batch_sharding)
+    first = microbatch(batch, 0, num_microbatches, data_partition_spec)
     metrics_shape = jax.eval_shape(lambda: metrics_and_grads(first, microbatch_rng, mutables)[0])
     no_metrics = {name: metrics_lib.shape_obj_to_defined_obj(shape) for name, shape in metrics_shape.items()}
     return jax.lax.fori_loop(0, num_microbatches, body, (grads, no_metrics, mutables))
 
 
-def microbatch(batch: Batch, index, num_microbatches: int, sharding: NamedSharding | None = None) -> Batch:
+def microbatch(batch: BatchType, index, num_microbatches: int, data_partition_spec: PartitionSpec) -> BatchType:
     """Returns rows [index * size, (index + 1) * size) of every feature."""
     rows = next(iter(batch.values())).shape[0]
     if rows % num_microbatches:
         raise ValueError(f"batch_size {rows} must be a multiple of num_microbatches {num_microbatches}.")
     size = rows // num_microbatches
     parts = {k: jax.lax.dynamic_slice_in_dim(x, index * size, size) for k, x in batch.items()}
-    return parts if sharding is None else jax.lax.with_sharding_constraint(parts, sharding)
+    return partitioning.with_sharding_constraint(parts, data_partition_spec)

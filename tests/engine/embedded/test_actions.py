@@ -53,3 +53,5 @@ def test_bad_arguments():
         EarlyStoppingAction(("task", "loss"), mode="best")
     with pytest.raises(ValueError, match="must not be negative"):
         EarlyStoppingAction(("task", "loss"), mode="min", atol=-1)
+    with pytest.raises(ValueError, match="rtol is -1; it must not be negative"):
+        EarlyStoppingAction(("task", "loss"), mode="min", rtol=-1)

@@ -43,6 +43,8 @@ class EarlyStoppingAction(BaseAction):
             raise ValueError(f"EarlyStoppingAction.mode is {mode!r}; use 'min' or 'max'.")
         if atol < 0:
             raise ValueError(f"EarlyStoppingAction.atol is {atol}; it must not be negative.")
+        if rtol < 0:
+            raise ValueError(f"EarlyStoppingAction.rtol is {rtol}; it must not be negative.")
         self._task, self._metric = metric
         self._sign = 1.0 if mode == "min" else -1.0
         self._patience, self._atol, self._rtol = patience, atol, rtol

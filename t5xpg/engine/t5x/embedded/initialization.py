@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 
 import jax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from t5x import checkpoints
 from t5x.train_state import FlaxOptimTrainState, InferenceState
@@ -56,7 +57,7 @@ class TrainStateInitializer:
         self, path: str, cfg: checkpoints.RestoreCheckpointConfig, init_rng: jax.Array | None = None
     ):
         """Restores the checkpoint at `path`; `init_rng` serves what it lacks and `cfg` allows to initialize."""
-        return checkpoints.restore_state(
+        state = checkpoints.restore_state(
             path,
             cfg,
             self.global_train_state_shape,
@@ -64,6 +65,23 @@ class TrainStateInitializer:
             self._partitioner.mesh,
             scratch=None if init_rng is None else (lambda: self.from_scratch(init_rng)),
         )
+        return part_arrays(state, self.train_state_axes, self._partitioner.mesh)
+
+
+def part_arrays(state, specs, mesh):
+    """Returns the state with an array of its own, placed as `specs` say, for each name.
+
+    An assignment_map may have given several names one stored array, and a training step takes each array's memory.
+    """
+    specs, taken, parted = checkpoints.flatten(specs.state_dict()), set(), {}
+    for name, value in checkpoints.flatten(state.state_dict()).items():
+        if isinstance(value, jax.Array):
+            sharding = NamedSharding(mesh, specs[name] or PartitionSpec())
+            if id(value) in taken or value.sharding != sharding:
+                value = jax.device_put(value, sharding, may_alias=False)
+            taken.add(id(value))
+        parted[name] = value
+    return state.restore_state(checkpoints.unflatten(parted))
 
 
 def check_divisible(shapes, specs, mesh) -> None:

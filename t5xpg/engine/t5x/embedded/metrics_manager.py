@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -22,29 +22,34 @@ class MetricsManager:
     Args:
       name: the collection, and the sub-directory of `summary_dir` its event file goes to.
       summary_dir: where to write; None computes the values and writes nothing.
+      clock: gives the time in seconds.
     """
 
-    def __init__(self, name: str, summary_dir: str | None = None):
+    def __init__(self, name: str, summary_dir: str | None = None, clock: Callable[[], float] = time.time):
         self.name = name
         self.summary_dir = os.path.join(summary_dir, name) if summary_dir else None
+        self._clock = clock
+        self._writes_here = bool(summary_dir) and jax.process_index() == 0
         # One worker: summaries are written in the order they were asked for.
         self._writes: list[Future] = []
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"metrics:{name}")
-        self._start_time = time.time()
+        self._start_time: float | None = None
         self._writer = None
 
     @property
     def summary_writer(self):
-        """The clu metric writer, made (and TensorFlow imported) when first needed; None where none writes."""
-        if self._writer is None and self.summary_dir and jax.process_index() == 0:
+        """The clu metric writer, made (and TensorFlow imported) when first needed; one of nothing where none writes."""
+        if self._writer is None:
             from clu import metric_writers
 
-            writer = metric_writers.SummaryWriter(self.summary_dir)
-            self._writer = metric_writers.AsyncWriter(writer)
+            if self._writes_here:
+                self._writer = metric_writers.AsyncWriter(metric_writers.SummaryWriter(self.summary_dir))
+            else:
+                self._writer = metric_writers.MultiWriter([])
         return self._writer
 
-    def write_scalar(self, key: str, value: float, step: int) -> None:
-        self.write_scalars(step, {key: value})
+    def write_scalar(self, key: str, val: float, step: int) -> None:
+        self.write_scalars(step, {key: val})
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
         self._writes = [w for w in self._writes if not w.done() or w.exception()]
@@ -53,27 +58,31 @@ class MetricsManager:
     def start_duration_timer(self, block_on: Any = ()) -> None:
         """Starts timing once the computations behind `block_on` are done."""
         jax.block_until_ready(block_on)
-        self._start_time = time.time()
+        self._start_time = self._clock()
 
     def write_metrics_summary(self, metrics: Mapping[str, Any], step: int, num_steps: int) -> Future:
         """Summarizes metrics accumulated over `num_steps` steps, timed since start_duration_timer.
 
-        Returns a future of {name: clu.values.Value}.
+        Returns a future of {name: clu.values.Value}: scalars, and texts, images or histograms of a model's own.
         """
+        if self._start_time is None:
+            raise ValueError(f"The metrics of {self.name!r} are not timed; call start_duration_timer first.")
         return self._pool.submit(self._summarize, metrics, int(step), num_steps, self._start_time)
 
     def _summarize(self, metrics, step: int, num_steps: int, start_time: float) -> dict[str, Any]:
         fetched = jax.tree.map(local_value, metrics)
-        duration = time.time() - start_time
+        duration = self._clock() - start_time
         fetched = metrics_lib.set_time_metrics_duration(fetched, duration)
         fetched = metrics_lib.set_step_metrics_num_steps(fetched, num_steps)
         summary = {name: metric.compute_value() for name, metric in fetched.items()}
-        self._write(step, {name: float(np.asarray(value.value)) for name, value in summary.items()})
+        self._write(step, summary)
         return summary
 
-    def _write(self, step: int, scalars: Mapping[str, float]) -> None:
-        if self.summary_writer is not None:
-            self.summary_writer.write_scalars(step, scalars)
+    def _write(self, step: int, values: Mapping[str, Any]) -> None:
+        if self._writes_here:
+            from clu import metric_writers
+
+            metric_writers.write_values(self.summary_writer, step, values)
 
     def flush(self) -> None:
         self._pool.submit(lambda: self._writer and self._writer.flush()).result()
