@@ -131,12 +131,12 @@ def compare_tokenizer(folder: Path, vocabulary) -> None:
     """Raises ValueError when AutoTokenizer gives other ids than the vocabulary, or another text back."""
     from transformers import AutoTokenizer
 
-    from t5x import interactive_model
+    from t5xpg import model
 
     with quiet_transformers():
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     for text in TEXTS:
-        ids, theirs = interactive_model.encode(text, vocabulary), tokenizer(text).input_ids
+        ids, theirs = model.encode(text, vocabulary), tokenizer(text).input_ids
         if ids != theirs:
             raise ValueError(f"The tokenizer makes {theirs} of {text!r}, the vocabulary {ids}. Nothing was written.")
 

@@ -22,6 +22,7 @@ ENGINE_LAYERS = (
     ("base_model", "train_state", "partitioning", "vocabulary_check", "safeguards"),
     ("models", "checkpoints", "datasets"),
     ("initialization", "trainer", "model_info", "inference", "inference_files"),
+    ("restoring",),
     ("utils", "gin_utils", "evaluation"),
     ("programs",),
     ("train", "eval", "infer"),

@@ -73,10 +73,10 @@ def show_guesses(model_dir: str, shown: int = 3, counted: int = 128) -> None:
     """Prints masked examples of the validation split with the model's guess for each masked byte."""
     import seqio
 
-    from t5x import interactive_model
+    import t5xpg
     from t5xpg import readable
 
-    model = interactive_model.InteractiveModel.restore(model_dir, batch_size=16)
+    model = t5xpg.Model.restore(model_dir, batch_size=16)
     cfg = model.settings["train_eval_dataset_cfg"]
     task = seqio.get_mixture_or_task(cfg.mixture_or_task_name)
     dataset = task.get_dataset(cfg.task_feature_lengths, cfg.split, shuffle=False, seed=cfg.seed)

@@ -3,7 +3,7 @@
 import pytest
 import seqio
 
-from t5x.interactive_model import decode, encode
+from t5xpg.model import decode, encode
 
 
 @pytest.mark.parametrize(("extra_ids", "first"), [(100, 358), (0, 258)])
