@@ -17,7 +17,7 @@ DATA_ROOMS = (
 # Lowest first: a module imports only what stands before it.
 ENGINE_LAYERS = (
     ("losses", "metrics", "decoding", "learning_rates", "schedule", "actions", "optimizers", "checkpoint_readers"),
-    ("console", "packing"),
+    ("console", "packing", "natural_text", "notebook_gin"),
     ("adafactor", "metrics_manager", "weight_metrics"),
     ("base_model", "train_state", "partitioning", "vocabulary_check", "safeguards"),
     ("models", "checkpoints", "datasets"),

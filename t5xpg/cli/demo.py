@@ -27,7 +27,7 @@ def register(verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    folder = Path(args.dir)
+    folder = Path(args.dir).absolute()  # T5X takes no other
     print("1. A corpus", flush=True)
     files = prepare_corpus(folder / "data")
     import_tensorflow()
