@@ -164,10 +164,9 @@ def is_bound(function: Callable) -> bool:
     import gin
 
     try:
-        gin.get_bindings(function, resolve_references=False)
-    except ValueError:  # gin's word for a function that no recipe names
+        return bool(gin.get_bindings(function, resolve_references=False))
+    except ValueError:  # gin's word for a function that no recipe has named yet
         return False
-    return True
 
 
 def is_given(macro: str) -> bool:

@@ -74,7 +74,8 @@ def test_help_loads_nothing_heavy():
 
 def test_a_training_step_needs_no_tensorflow():
     code = (
-        "import t5xpg, sys\nfrom t5x import models, trainer, adafactor, partitioning\nfrom t5x.embedded import initialization\n"
+        "import t5xpg, sys\nfrom t5x import models, trainer, adafactor, partitioning\n"
+        "from t5x.embedded import initialization\n"
         "from t5x.examples.t5 import network\nprint(sorted({'tensorflow', 'seqio'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=TESTS.parent, check=True)

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     print("\n2. What guessing is worth", flush=True)
     print_byte_entropy(files["validation"])
     model_dir = folder / "run"
-    pattern = files["train"].as_posix().replace("train", "{split}")
+    pattern = files["train"].with_name(files["train"].name.replace("train", "{split}")).as_posix()
     arguments = [RECIPE, f"FILES={pattern}", f"MODEL_DIR={model_dir}", f"TRAIN_STEPS={args.steps}"]
     print(f"\n3. Training: t5xpg train {' '.join(arguments)}", flush=True)
     status = run_program("t5x.train", arguments)

@@ -115,7 +115,8 @@ def get_seqio_task_from_examples(
 ) -> seqio.Task:
     """Returns a task of the examples, the same in its splits "train" and "validation", with the model's features.
 
-    `interactive_model` is the model; `add_to_registry` lets gin files and programs name it; without, T5X looks for a registered one.
+    `interactive_model` has the features; `add_to_registry` lets gin files and programs name the task. Without it, T5X
+    looks for a registered one.
     """
 
     def dataset_fn(split: str, shuffle_files: bool, seed: int | None = None) -> tf.data.Dataset:
