@@ -16,6 +16,7 @@ from command import run_fresh_t5xpg
 from conftest import TESTS
 
 import t5x.utils
+import t5xpg
 from t5x import optimizers
 from t5x.examples.t5 import network
 from t5xpg import hf, mlm, objectives, roberta, tasks, vocabularies
@@ -290,6 +291,14 @@ def test_fill_mask_and_export_agree_with_transformers(run, tmp_path, capsys):
         assert piece == guess["token_str"]
     with pytest.raises(FileExistsError, match="does not exist yet"):
         hf.export_model(str(run[0]), str(out))
+
+
+def test_a_masked_model_does_not_map_inputs_to_targets(run):
+    restored = t5xpg.Model.restore(str(run[0]), batch_size=1)
+    with pytest.raises(ValueError, match="EncoderOnlyModel does not map inputs to targets"):
+        restored.predict(["the sea"])
+    best = restored.fill_mask("The <mask> and the<mask>.", top=2)
+    assert [len(guesses) for guesses in best] == [2, 2] and best[0][0][1] >= best[0][1][1] > 0
 
 
 def test_an_export_that_differs_is_not_written(run, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from conftest import TESTS, run_t5xpg
 from t5.data import preprocessors
 from t5.evaluation import metrics
 
+import t5xpg
 from t5xpg import qa
 from t5xpg.cli.main import main
 
@@ -296,6 +297,15 @@ def test_the_verb_answers_as_the_runs_own_evaluation_did(squad_run, files, tmp_p
     evaluated = (model_dir / "inference_eval" / "squad-000040.jsonl").read_text(encoding="utf-8").splitlines()
     assert list(answers.values()) == [json.loads(line)["prediction"] for line in evaluated]
     assert list(answers) == [q.id for q in qa.read_questions(file)]
+
+
+def test_a_restored_model_answers_alone_as_in_batches(squad_run, files):
+    model = t5xpg.Model.restore(str(squad_run[0]), batch_size=4)
+    questions = qa.read_questions(files.replace("{split}", "validation"))[:6]
+    pairs = [(q.question, q.context) for q in questions]
+    assert model.answers(pairs) == [model.answer(*pair) for pair in pairs]
+    assert len(model.batch_seconds) == 2 + 6
+    assert model.is_cut("Who?", "x" * 200) and not model.is_cut("Who?", "x")
 
 
 @pytest.mark.parametrize(

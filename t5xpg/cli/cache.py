@@ -6,9 +6,8 @@ import argparse
 import functools
 import os
 import shlex
-import sys
 
-from t5xpg.cli import recipe
+from t5xpg import recipes
 
 EXAMPLE = """examples:
   t5xpg cache my_task --module my_tasks --output_cache_dir cache
@@ -40,8 +39,6 @@ def register(verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a console script does not have the working directory, where users' tasks live
     find = functools.partial(find_tasks, args.what, args.module)
     names = find()
     import tensorflow as tf
@@ -80,7 +77,7 @@ def find_tasks(what: list[str], module: str) -> list[str]:
 
 def recipe_task(arguments: list[str]) -> str:
     """Returns the name of the task that `t5xpg train ARGUMENTS` would train on, and registers it."""
-    cfg = recipe.dataset_config(arguments)
+    cfg = recipes.read(arguments).dataset_config()
     if not isinstance(cfg.mixture_or_task_name, str):
         raise ValueError(f"{arguments[0]} names no task. Add MIXTURE_OR_TASK_NAME=…")
     return cfg.mixture_or_task_name

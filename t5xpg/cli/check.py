@@ -6,10 +6,9 @@ import argparse
 import dataclasses
 import math
 import shlex
-import sys
 from pathlib import Path
 
-from t5xpg.cli import recipe
+from t5xpg import recipes
 
 
 def register(verbs) -> None:
@@ -34,15 +33,11 @@ def run(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
     from t5xpg.cli.quiet import import_tensorflow
 
     import_tensorflow()
-    import gin
-
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    program, function = recipe.parse(arguments)
-    for name, text in describe(gin.get_bindings(function)):
+    recipe = recipes.read(arguments)
+    for name, text in describe(recipe.settings()):
         print(f"{name:<11}{text}", flush=True)
     to_give = [f"{name}=…" for name in recipe.not_given()]
-    print(f"{'ready':<11}{shlex.join(['t5xpg', program, *arguments])} {' '.join(to_give)}".rstrip())
+    print(f"{'ready':<11}{shlex.join(['t5xpg', recipe.program, *arguments])} {' '.join(to_give)}".rstrip())
     return 0
 
 
@@ -93,7 +88,7 @@ def checkpoints_named(settings: dict) -> list[str]:
     run_cfg = settings.get("checkpoint_cfg")
     cfg = settings.get("restore_checkpoint_cfg") or (run_cfg and run_cfg.restore)
     paths = [cfg.path] if cfg and isinstance(cfg.path, str) else list(cfg.path) if cfg else []
-    paths = [path for path in paths if path != recipe.UNGIVEN]
+    paths = [path for path in paths if path != recipes.UNGIVEN]
     for path in paths:
         if "://" not in path and not Path(path).is_dir():
             raise ValueError(f"There is no checkpoint {path}; name a checkpoint_<step> folder.")

@@ -27,14 +27,14 @@ def register(verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    folder = Path(args.dir)
+    folder = Path(args.dir).absolute()  # T5X takes no other
     print("1. A corpus", flush=True)
     files = prepare_corpus(folder / "data")
     import_tensorflow()
     print("\n2. What guessing is worth", flush=True)
     print_byte_entropy(files["validation"])
     model_dir = folder / "run"
-    pattern = files["train"].as_posix().replace("train", "{split}")
+    pattern = files["train"].with_name(files["train"].name.replace("train", "{split}")).as_posix()
     arguments = [RECIPE, f"FILES={pattern}", f"MODEL_DIR={model_dir}", f"TRAIN_STEPS={args.steps}"]
     print(f"\n3. Training: t5xpg train {' '.join(arguments)}", flush=True)
     status = run_program("t5x.train", arguments)
@@ -73,10 +73,10 @@ def show_guesses(model_dir: str, shown: int = 3, counted: int = 128) -> None:
     """Prints masked examples of the validation split with the model's guess for each masked byte."""
     import seqio
 
-    from t5x import interactive_model
+    import t5xpg
     from t5xpg.vocabularies import sentinels
 
-    model = interactive_model.InteractiveModel.restore(model_dir, batch_size=16)
+    model = t5xpg.Model.restore(model_dir, batch_size=16)
     cfg = model.settings["train_eval_dataset_cfg"]
     task = seqio.get_mixture_or_task(cfg.mixture_or_task_name)
     dataset = task.get_dataset(cfg.task_feature_lengths, cfg.split, shuffle=False, seed=cfg.seed)

@@ -30,22 +30,12 @@ def run(args: argparse.Namespace) -> int:
     from t5xpg.cli.quiet import import_tensorflow
 
     import_tensorflow()
-    import seqio
+    import t5xpg
 
-    from t5x.interactive_model import InteractiveModel
-    from t5xpg import mlm
-    from t5xpg.inspection import facts
-
-    restored = InteractiveModel.restore(args.model_dir, args.step, batch_size=1)
-    model, vocabulary = restored.model, restored.model.output_vocabulary
-    if not isinstance(model, mlm.EncoderOnlyModel):
-        raise ValueError(f"{args.model_dir} holds a {type(model).__name__}, not a masked language model.")
-    task = seqio.get_mixture_or_task(restored.settings["train_dataset_cfg"].mixture_or_task_name)
-    mask_id = facts.objective_of(task).mask_token(vocabulary)
+    model = t5xpg.Model.restore(args.model_dir, args.step, batch_size=1)
     for text in args.text:
         print(text)
-        guesses = mlm.fill_mask(model, restored.train_state.params, text, mask_id, args.top)
-        for number, best in enumerate(guesses, 1):
+        for number, best in enumerate(model.fill_mask(text, args.top), 1):
             for token, chance in best:
-                print(f"  {number}  {chance:6.1%}  {vocabulary.decode([token])}")
+                print(f"  {number}  {chance:6.1%}  {token}")
     return 0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import sys
 
-from t5xpg.cli import recipe
+from t5xpg import recipes
 
 EXAMPLE = """examples:
   t5xpg inspect wikitext_span_corruption --html page.html
@@ -46,8 +45,6 @@ def import_tasks(module: str) -> None:
     from t5xpg.cli.quiet import import_tensorflow
 
     import_tensorflow()
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # where users' modules live
     importlib.import_module(DEFAULT_MODULE)
     importlib.import_module(module)
 
@@ -59,14 +56,14 @@ def run_inspect(args: argparse.Namespace) -> int:
     import_tasks(args.module)
     from t5xpg.inspection import facts, page, terminal
 
-    task, settings = read_target(args.what)
+    task, settings, recipe = read_target(args.what)
     if args.lengths:
         settings["lengths"] = parse_lengths(args.lengths)
     if args.split:
         settings["split"] = args.split
     seen = facts.inspect(task, **settings, rows=args.sample, examples=args.examples, seed=args.seed)
     terminal.show(seen)
-    answers, rates = read_code(args.what, task, settings.get("lengths"))
+    answers, rates = read_code(recipe, task, settings.get("lengths"))
     terminal.show_code(answers, rates, seen.epoch)
     if args.html:
         page.write(seen, terminal.facts(seen), args.html, answers, () if rates is None else rates)
@@ -74,36 +71,26 @@ def run_inspect(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_target(what: list[str]) -> tuple[str, dict]:
-    """Returns a task's name, and of a recipe the lengths, split, batch size and packing that it trains with."""
+def read_target(what: list[str]) -> tuple[str, dict, recipes.Recipe | None]:
+    """Returns a task's name, and of a recipe the lengths, split, batch size and packing it trains with, and itself."""
     if len(what) == 1 and not what[0].endswith(".gin"):
-        return what[0], {}
-    cfg = recipe.dataset_config(what)
+        return what[0], {}, None
+    recipe = recipes.read(what)
+    cfg = recipe.dataset_config()
     settings = {"lengths": cfg.task_feature_lengths, "split": cfg.split}
-    return cfg.mixture_or_task_name, settings | {"batch_size": cfg.batch_size, "pack": cfg.pack}
+    return cfg.mixture_or_task_name, settings | {"batch_size": cfg.batch_size, "pack": cfg.pack}, recipe
 
 
-def read_code(what: list[str], task: str, lengths: dict[str, int] | None) -> tuple[list, object]:
+def read_code(recipe: recipes.Recipe | None, task: str, lengths: dict[str, int] | None) -> tuple[list, object]:
     """Returns what inspect_code says of the task and of a recipe's run, and the run's learning rates (or None)."""
     from t5xpg.inspection import code, facts
 
     answers, rates = code.of_data(facts.find(task), lengths), None
-    if what[0].endswith(".gin") and (settings := train_settings()):
+    if recipe is not None and recipe.program == "train":
+        settings = recipe.settings()
         answers += code.of_training(settings)
         rates = code.learning_rates(settings)
     return answers, rates
-
-
-def train_settings() -> dict | None:
-    """Returns the arguments of the train program as the recipe that was read binds them; None where it binds none."""
-    import gin
-
-    from t5x import train
-
-    if not recipe.is_bound(train.train):
-        return None
-    with gin.unlock_config():  # tasks registered on the way may be configurables
-        return gin.get_bindings(train.train)
 
 
 def parse_lengths(text: str) -> dict[str, int]:

@@ -14,7 +14,8 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the command line; returns the process's exit status."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before anything imports TensorFlow
     if argv is None:
-        use_huge_pages(sys.argv[1:])
+        use_huge_pages()
+    look_in_working_directory_last()
     args = parse(argv)
     try:
         return args.run(args) or 0
@@ -33,16 +34,24 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
-def use_huge_pages(argv: list[str]) -> None:
+def use_huge_pages() -> None:
     """Starts this command anew with huge pages for large blocks of memory, where it is to train.
 
     XLA's CPU backend takes its scratch memory from the kernel in each step; in pages of 4 kB that is a fifth of
     the time of a small model's step. glibc reads the setting only when a process starts, and other C libraries
-    ignore it.
+    ignore it. Python is started with the words it was started with, so its own -X, -m and -W stay. Where
+    GLIBC_TUNABLES is set already, to anything, nothing is started.
     """
-    if argv[:1] in (["train"], ["demo"]) and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
+    if sys.argv[1:2] in (["train"], ["demo"]) and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-        os.execv(sys.executable, [sys.executable, "-m", "t5xpg", *argv])
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def look_in_working_directory_last() -> None:
+    """Lets `import` find users' modules in the working directory, behind everything else (see __main__.py)."""
+    if "" not in sys.path:
+        sys.path.append("")
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

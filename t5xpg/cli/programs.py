@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-from pathlib import Path
 
-import t5xpg
+from t5xpg import recipes
 
 VERBS = {
     "train": (
@@ -39,15 +37,6 @@ VERBS = {
   … infer.mode=score    … --shard_id=0 infer.num_shards=4    (one of four runs that share the work)
 """,
     ),
-}
-
-FLAGS_WITH_VALUE = {
-    f"--{name}"
-    for name in (
-        *("gin_file", "gin_bindings", "gin_search_paths", "tfds_data_dir", "seqio_additional_cache_dirs"),
-        *("coordinator_address", "process_count", "process_index", "initialization_timeout"),
-        "shard_id",
-    )
 }
 
 
@@ -92,18 +81,8 @@ def show_scores() -> None:
 
     from t5xpg.cli import scores
 
-    if jax.process_index() == 0 and is_given("MODEL_DIR"):
+    if jax.process_index() == 0 and recipes.is_given("MODEL_DIR"):
         scores.show(str(gin.query_parameter("%MODEL_DIR")))
-
-
-def is_given(macro: str) -> bool:
-    """Whether a recipe or the command line gives the macro a value."""
-    import gin
-
-    try:
-        return str(gin.query_parameter(f"%{macro}")) != "%gin.REQUIRED"
-    except ValueError:  # gin's word for a macro that nothing binds
-        return False
 
 
 def run_program(module: str, arguments: list[str]) -> int:
@@ -112,59 +91,11 @@ def run_program(module: str, arguments: list[str]) -> int:
 
     from t5xpg.cli.quiet import import_tensorflow
 
-    flags = program_flags(arguments)
+    flags = recipes.program_flags(arguments)
     import_tensorflow()
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a console script does not have the working directory, where users' tasks live
     sys.argv = [module, *flags]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     return 0
-
-
-def program_flags(arguments: list[str]) -> list[str]:
-    """Rewrites recipes and `NAME=VALUE` to T5X's flags, and lets gin find the recipes that ship."""
-    search_paths = [".", str(recipes_root())]
-    flags = []
-    remaining = iter(arguments)
-    for argument in remaining:
-        if argument in FLAGS_WITH_VALUE:
-            argument = f"{argument}={next(remaining, '')}"
-        if argument.startswith("--gin_search_paths="):
-            search_paths = [*argument.partition("=")[2].split(","), search_paths[-1]]
-        elif argument.startswith("-"):
-            flags.append(argument)
-        elif argument.endswith(".gin") and "=" not in argument:
-            flags.append(f"--gin_file={argument}")
-        elif "=" in argument:
-            name, _, value = argument.partition("=")
-            name = re.sub(r"^\w+_script\.", "", name)  # recipes import the program so; gin has it by its own name
-            flags.append(f"--gin_bindings={name} = {gin_value(name, value)}")
-        else:
-            raise ValueError(f"{argument!r} is neither a recipe (….gin) nor a binding (NAME=VALUE).")
-    return [f"--gin_search_paths={','.join(search_paths)}", *flags]
-
-
-def recipes_root() -> Path:
-    """Returns the folder that holds configs/: the package's in a wheel, its parent in a checkout."""
-    package = Path(t5xpg.__file__).parent
-    return package if (package / "configs").is_dir() else package.parent
-
-
-def gin_value(name: str, text: str) -> str:
-    """Quotes `text` for gin unless it is a gin value already: a literal, a %MACRO, a @reference, a list of such.
-
-    A number in the place of a path is a path: MODEL_DIR=2024 is a folder.
-    """
-    import ast
-
-    if re.match(r"[%@]", text):
-        return text
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text if re.match(r"[\[{(].*[%@]\w.*[\]})]$", text) else repr(text)
-    is_path = re.search(r"(DIR|PATH|FILES?)$", name) is not None
-    return repr(text) if is_path and isinstance(value, int | float) else text

@@ -42,19 +42,19 @@ def run(args: argparse.Namespace) -> int:
     from t5xpg.cli.quiet import import_tensorflow
 
     import_tensorflow()
-    from t5xpg.question_answer import QuestionAnswerer
+    import t5xpg
 
-    question_answer = QuestionAnswerer.restore(args.model_dir, args.step, args.batch_size)
+    model = t5xpg.Model.restore(args.model_dir, args.step, args.batch_size)
     if args.question is not None:
-        if question_answer.is_cut(args.question, args.context):
+        if model.is_cut(args.question, args.context):
             print("The context is longer than the model's inputs; its end is not read.", file=sys.stderr)
-        answer = question_answer(args.question, args.context)
+        answer = model.answer(args.question, args.context)
         print(answer)
         if not answer:
             print("The model finds no answer in the context.", file=sys.stderr)
     if args.file:
-        answer_file(question_answer, args.file, args.predictions)
-    times = question_answer.batch_seconds
+        answer_file(model, args.file, args.predictions)
+    times = model.batch_seconds
     print(
         f"{len(times):,} batch{'es' * (len(times) > 1)} of {args.batch_size}, "
         f"{statistics.median(times):.2f} s {'each (median)' if len(times) > 1 else ''}".rstrip(),
@@ -63,14 +63,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def answer_file(question_answer, path: str, predictions_path: str | None) -> None:
+def answer_file(model, path: str, predictions_path: str | None) -> None:
     """Answers a file's questions, keeps the answers where asked, and prints the official numbers."""
     from t5xpg import qa
 
     questions = qa.read_questions(path)
-    if cut := sum(question_answer.is_cut(q.question, q.context) for q in questions):
+    if cut := sum(model.is_cut(q.question, q.context) for q in questions):
         print(f"Of {len(questions):,} questions {cut:,} are longer than the model's inputs; their ends are not read.")
-    answers = question_answer.answer([(q.question, q.context) for q in questions])
+    answers = model.answers([(q.question, q.context) for q in questions])
     if predictions_path:
         qa.write_predictions({q.id: a for q, a in zip(questions, answers, strict=True)}, predictions_path)
         print(f"{predictions_path}: {{id: answer}} of {len(answers):,} questions")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from t5xpg.cli.programs import recipes_root
+from t5xpg.recipes import recipes_root
 
 
 def register(verbs) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import importlib.util
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,7 +70,7 @@ def read_trained(source: str, gin_file: str | None = None) -> Trained:
 
 def read_model(config_gin: str, gin_file: str | None):
     """Returns the model that `train` is bound to in a run's config.gin, or MODEL of a model's gin file."""
-    from t5x import interactive_model
+    from t5xpg import recipes
 
     if gin_file is None:
         if not os.path.isfile(config_gin):
@@ -79,11 +78,12 @@ def read_model(config_gin: str, gin_file: str | None):
                 f"{config_gin} is missing, so the model is not known; pass --gin with the model's gin file, such as "
                 "t5x/examples/t5/t5_1_1/small.gin."
             )
-        return interactive_model.train_settings(Path(config_gin).read_text(encoding="utf-8"))["model"]
-    return interactive_model.train_settings(
+        return recipes.read_run(os.path.dirname(config_gin)).settings()["model"]
+    recipe = recipes.read_text(
         "from __gin__ import dynamic_registration\nimport __main__ as train_script\n"
         f"include {gin_file!r}\nDROPOUT_RATE = 0.0\ntrain_script.train.model = %MODEL\n"
-    )["model"]
+    )
+    return recipe.settings()["model"]
 
 
 def read_params(path: str) -> tuple[dict[str, np.ndarray], int]:

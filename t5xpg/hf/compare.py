@@ -17,6 +17,7 @@ import numpy as np
 from t5xpg.base import private
 from t5xpg.hf import t5
 from t5xpg.roberta import Roberta
+from t5xpg.vocabularies import sentinels
 
 Outputs = dict[str, np.ndarray]
 
@@ -167,12 +168,10 @@ def compare_tokenizer(folder: Path, vocabulary) -> None:
     """Raises ValueError when AutoTokenizer gives other ids than the vocabulary, or another text back."""
     from transformers import AutoTokenizer
 
-    from t5x import interactive_model
-
     with quiet_transformers():
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     for text in TEXTS:
-        ids, theirs = interactive_model.encode(text, vocabulary), tokenizer(text).input_ids
+        ids, theirs = sentinels.encode(text, vocabulary), tokenizer(text).input_ids
         if ids != theirs:
             raise ValueError(f"The tokenizer makes {theirs} of {text!r}, the vocabulary {ids}. Nothing was written.")
 

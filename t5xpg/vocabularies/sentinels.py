@@ -7,6 +7,7 @@ how many ids at the end no text can produce: `count`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import seqio
 
@@ -45,3 +46,35 @@ def to_id(number: int, vocabulary: seqio.Vocabulary) -> int:
 def to_number(token: int, vocabulary: seqio.Vocabulary) -> int:
     """Which sentinel an id is; the inverse of `to_id`."""
     return vocabulary.vocab_size - 1 - token
+
+
+def encode(text: str | Sequence[int], vocabulary: seqio.Vocabulary) -> list[int]:
+    """Returns ids that end with EOS, sentinels read by their names; ids are taken as they are.
+
+    A SentencePiece vocabulary reads the names itself; for bytes it is done here.
+    """
+    if not isinstance(text, str):
+        return list(text)
+    if not isinstance(vocabulary, seqio.ByteVocabulary):
+        return [*vocabulary.encode(text), vocabulary.eos_id]
+    parts = NAME.split(text)  # text, number, text, …
+    ids = list(vocabulary.encode(parts[0]))
+    for number, part in zip(parts[1::2], parts[2::2], strict=True):
+        ids += [to_id(int(number), vocabulary), *vocabulary.encode(part)]
+    return [*ids, vocabulary.eos_id]
+
+
+def decode(ids: Sequence[int], vocabulary: seqio.Vocabulary) -> str:
+    """Returns the text of `ids` up to EOS, with sentinels by name."""
+    ids = [int(i) for i in ids]
+    ids = ids[: ids.index(vocabulary.eos_id)] if vocabulary.eos_id in ids else ids
+    if not isinstance(vocabulary, seqio.ByteVocabulary):
+        return vocabulary.decode(ids)
+    text, run = "", []
+    for token in ids:
+        if token < first(vocabulary):
+            run.append(token)
+            continue
+        text += vocabulary.decode(run) + name(to_number(token, vocabulary))
+        run = []
+    return text + vocabulary.decode(run)

@@ -4,7 +4,7 @@ import gin
 import pytest
 from command import run_fresh_t5xpg
 
-from t5xpg.cli.programs import gin_value, program_flags, recipes_root
+from t5xpg.recipes import gin_value, program_flags, recipes_root
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from conftest import TESTS, program_settings
 from t5x import infer as infer_program
 from t5x.checkpoints import RestoreCheckpointConfig
 from t5x.embedded.inference_files import write_inferences_to_file
-from t5x.interactive_model import InteractiveModel
+from t5xpg import Model
 
 
 def lines(path) -> list[dict]:
@@ -73,7 +73,7 @@ def test_scores_are_log_likelihoods(infer, finetuned, tmp_path):
     infer(tmp_path, mode="score")
     found = lines(tmp_path / "pairs-score.jsonl-00000-of-00001")
     texts = [[line["inputs"][f"{name}_pretokenized"] for line in found] for name in ("inputs", "targets")]
-    want = InteractiveModel.restore(str(finetuned[0])).score(*texts)
+    want = Model.restore(str(finetuned[0])).score(*texts)
     assert [line["score"] for line in found] == pytest.approx(want.tolist(), rel=1e-4)
 
 

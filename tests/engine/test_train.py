@@ -14,7 +14,7 @@ from command import run_t5xpg
 from conftest import TESTS
 
 from t5x import checkpoints
-from t5x.interactive_model import InteractiveModel
+from t5xpg import Model
 
 
 def evaluations(output: str) -> list[float]:
@@ -23,7 +23,7 @@ def evaluations(output: str) -> list[float]:
 
 
 def params_at(model_dir, step: int) -> dict[str, np.ndarray]:
-    state = InteractiveModel.restore(str(model_dir), step).train_state
+    state = Model.restore(str(model_dir), step).train_state
     return {k: np.asarray(v) for k, v in checkpoints.flatten(state.state_dict()).items() if checkpoints.has_value(v)}
 
 
@@ -117,13 +117,13 @@ def test_bad_input_is_one_line(arguments, message, corpus, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_interactive_model_predicts_scores_and_trains(micro_run):
-    model = InteractiveModel.restore(str(micro_run[0]), batch_size=4)
+def test_a_restored_model_predicts_scores_and_trains(micro_run):
+    model = Model.restore(str(micro_run[0]), batch_size=4)
     inputs, targets = ["the far shore", "a thin grey line", "water"], ["x", "yy", "zzz"]
     assert len(model.predict(inputs)) == 3
     before = model.score(inputs, targets)
     assert before.shape == (3,) and (before < 0).all()
-    batched = InteractiveModel.restore(str(micro_run[0]), batch_size=2).score(inputs, targets)
+    batched = Model.restore(str(micro_run[0]), batch_size=2).score(inputs, targets)
     np.testing.assert_allclose(batched, before, rtol=1e-5)
     for _ in range(5):
         metrics = model.train_step(inputs, targets)

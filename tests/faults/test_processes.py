@@ -16,7 +16,7 @@ from conftest import TESTS
 
 from t5x import checkpoints
 from t5x.embedded import safeguards
-from t5x.interactive_model import InteractiveModel
+from t5xpg import Model
 
 TIMEOUT = 600  # seconds; a machine with two busy cores needs some of it
 
@@ -61,7 +61,7 @@ def curve(folder) -> dict[tuple[str, int], float]:
 
 
 def params_at(model_dir, step: int) -> dict[str, np.ndarray]:
-    state = InteractiveModel.restore(str(model_dir), step).train_state
+    state = Model.restore(str(model_dir), step).train_state
     return {k: np.asarray(v) for k, v in checkpoints.flatten(state.state_dict()).items() if checkpoints.has_value(v)}
 
 

@@ -22,15 +22,16 @@ from hub_uploads import UploadServer
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from t5x import checkpoints, interactive_model, partitioning  # noqa: E402
+from t5x import checkpoints, partitioning  # noqa: E402
 from t5x.embedded import initialization  # noqa: E402
 from t5x.examples.t5 import layers  # noqa: E402
 from t5x.train_state import InferenceState  # noqa: E402
-from t5xpg import hf  # noqa: E402
+from t5xpg import hf, recipes  # noqa: E402
+from t5xpg import model as model_lib  # noqa: E402
 from t5xpg.cli.main import main  # noqa: E402
 from t5xpg.hf import checkpoints as hf_checkpoints  # noqa: E402
 from t5xpg.hf import from_hf, t5  # noqa: E402
-from t5xpg.vocabularies import tokenizer_json, training  # noqa: E402
+from t5xpg.vocabularies import sentinels, tokenizer_json, training  # noqa: E402
 
 STEP = 70
 SIZES = "emb_dim=16, num_heads=2, num_encoder_layers=2, head_dim=6, mlp_dim=24, dtype='float32'"
@@ -115,7 +116,7 @@ def make_run(folder: Path, family: Family, sentencepiece_file: str) -> Run:
     )
     folder.mkdir()
     (folder / "config.gin").write_text(text)
-    model = interactive_model.train_settings(text)["model"]
+    model = recipes.read_text(text).settings()["model"]
     shapes = {"encoder_input_tokens": (1, 4), "decoder_input_tokens": (1, 4)}
     variables = jax.eval_shape(lambda: model.get_initial_variables(jax.random.PRNGKey(0), shapes))
     rng = np.random.default_rng(0)
@@ -174,7 +175,7 @@ def our_logits(module, params: dict[str, np.ndarray], inputs: np.ndarray, decode
 
 
 def padded(rows: list[list[int]]) -> np.ndarray:
-    return interactive_model.pad(rows, (len(rows), max(map(len, rows))))
+    return model_lib.pad(rows, (len(rows), max(map(len, rows))))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -183,7 +184,7 @@ def test_transformers_loads_the_same_model_and_tokenizer(name, runs):
     tokenizer, model = transformers.AutoTokenizer.from_pretrained(run.exported), load(run.exported)
     assert model.config.model_type == FAMILIES[name].model_type
     assert isinstance(model, getattr(transformers, model.config.architectures[0]))
-    rows = [interactive_model.encode(text, run.model.input_vocabulary) for text in TEXTS]
+    rows = [sentinels.encode(text, run.model.input_vocabulary) for text in TEXTS]
     batch = tokenizer(list(TEXTS), padding=True, return_tensors="pt")
     np.testing.assert_array_equal(batch.input_ids, padded(rows))
 

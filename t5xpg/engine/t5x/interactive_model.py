@@ -1,203 +1,383 @@
-"""A trained model in a few lines of Python:
-
-    import t5xpg
-    from t5x.interactive_model import InteractiveModel
-
-    model = InteractiveModel.restore("runs/a")           # the latest checkpoint of a MODEL_DIR
-    model.predict(["The quick <extra_id_0> fox"])        # -> ["<extra_id_0>…<extra_id_1>"]
-    model.score(["inputs"], ["targets"])                 # -> [log likelihood]
-    model.train_step(["inputs"], ["targets"])            # one optimizer step; -> metrics
-"""
+"""Training, inference and evaluation on examples typed by hand, as T5X's tutorials do it in a notebook."""
 
 from __future__ import annotations
 
+import enum
+import functools
+import inspect
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import gin
 import jax
 import numpy as np
+import seqio
+import tensorflow as tf
+from jax.sharding import NamedSharding
 
-from t5x import checkpoints
-from t5x.checkpoints import RestoreCheckpointConfig
-from t5x.embedded.initialization import TrainStateInitializer
+from t5x import models, train, utils
+from t5x import trainer as trainer_lib
+from t5x.embedded import model_info
+from t5x.embedded.natural_text import (
+    Example,
+    Preprocessors,
+    as_batches,
+    get_batches_from_seqio,
+    get_dataset_from_natural_text_examples,
+    get_seqio_task_from_examples,
+    repeated,
+)
+from t5x.embedded.notebook_gin import T5XScriptType, get_gin_config_from_interactive_model
 
-Tokens = Sequence[int]
+__all__ = [
+    "InferenceType",
+    "InteractiveModel",
+    "T5XScriptType",
+    "get_batches_from_seqio",
+    "get_dataset_from_natural_text_examples",
+    "get_gin_config_from_interactive_model",
+    "get_seqio_task_from_examples",
+]
+
+DEFAULT_PREPROCESSORS = (seqio.preprocessors.tokenize, seqio.preprocessors.append_eos)
+METRIC_ARGUMENTS = (("targets", "predictions"), ("targets", "predictions", "aux_values"), ("targets", "scores"))
+
+
+class InferenceType(enum.Enum):
+    PREDICT_WITH_AUX = 1
+    SCORE = 2
 
 
 class InteractiveModel:
-    """A model with restored parameters that takes and gives text.
+    """A model with its trainer and checkpoints.
+
+    It starts from the checkpoint it is given, else from the latest in `output_dir`, else from scratch, and saves one
+    after every step, in Orbax's layout, where T5X writes its older one. T5X's random numbers are those of
+    `use_hardware_rng`, and these are the same.
+
+    An example is a text, the input, or {"input": …, "target": …}.
 
     Args:
-      settings: arguments of `train`: "model", "partitioner", "trainer_cls" and "train_dataset_cfg", whose
-        task_feature_lengths bound inputs and targets (longer ones are cut).
-      checkpoint_path: what to restore.
-      batch_size: examples computed at a time.
-      dtype: parameters are restored in it; None as they are stored.
+      batch_size: examples of a batch.
+      task_feature_lengths: {"inputs": …, "targets": …} in tokens; longer ones are cut.
+      output_dir: for checkpoints, event files and model-info.txt; made if need be.
+      partitioner: a partitioning.PjitPartitioner.
+      model: a models.BaseTransformerModel.
+      dtype: parameters are restored and saved in it; None as they are.
+      restore_mode: "specific", or "latest" of a folder; see utils.RestoreCheckpointConfig.
+      checkpoint_path: what to restore; "" for nothing.
+      input_shapes, input_types: {feature: shape} and {feature: dtype} of a batch.
+      init_random_seed: for parameters and dropout.
+      add_eos: whether the features "inputs" and "targets" say that they end in EOS.
+      eval_names: for the trainer's `eval`.
+
+    Raises:
+      ValueError: the devices cannot be divided as the partitioner says, or `checkpoint_path` names several
+        checkpoints.
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], checkpoint_path: str, batch_size: int = 8, dtype: str | None = None
+        self,
+        batch_size: int,
+        task_feature_lengths: Mapping[str, int],
+        output_dir: str,
+        partitioner,
+        model: models.BaseTransformerModel,
+        dtype: str | None,
+        restore_mode: str,
+        checkpoint_path: str,
+        input_shapes: Mapping[str, Sequence[int]],
+        input_types: Mapping[str, Any] | None = None,
+        init_random_seed: int = 42,
+        add_eos: bool = True,
+        eval_names: Sequence[str] | None = None,
     ):
-        self.settings = settings
-        self.model = model = settings["model"]
-        self._partitioner = partitioner = settings["partitioner"]
-        self._lengths, self._batch_size = settings["train_dataset_cfg"].task_feature_lengths, batch_size
-        batch, _ = self._batches([[]], [[]])[0]
-        self._initializer = TrainStateInitializer(
-            model.optimizer_def,
-            model.get_initial_variables,
-            {name: x.shape for name, x in batch.items()},
-            partitioner,
-            {name: x.dtype for name, x in batch.items()},
+        self._batch_size, self._task_feature_lengths = batch_size, task_feature_lengths
+        self._output_dir = re.sub(r"(?<!:)/{2,}", "/", output_dir)
+        os.makedirs(self._output_dir, exist_ok=True)
+        self._model, self._partitioner = model, partitioner
+        self._feature_converter = model.FEATURE_CONVERTER_CLS(pack=False)
+        vocabularies = {"inputs": model.input_vocabulary, "targets": model.output_vocabulary}
+        self._features = {name: seqio.Feature(v, add_eos=add_eos) for name, v in vocabularies.items()}
+        self._infer_fns: dict[tuple, Callable] = {}
+        self._train_summary = None
+
+        init_rng, trainer_rng = train.make_rngs(init_random_seed, use_hardware_rng=True)
+        initializer = utils.TrainStateInitializer(
+            optimizer_def=model.optimizer_def,
+            init_fn=model.get_initial_variables,
+            input_shapes={name: tuple(map(int, shape)) for name, shape in input_shapes.items()},
+            input_types=input_types,
+            partitioner=partitioner,
         )
-        cfg = RestoreCheckpointConfig(checkpoint_path, "specific", dtype=dtype)
-        self.train_state = self._initializer.from_checkpoint(checkpoint_path, cfg, jax.random.PRNGKey(0))
-        self._predict = jax.jit(model.predict_batch)
-        self._score = jax.jit(model.score_batch)
-        self._next = jax.jit(lambda params, batch: model._compute_logits(params, batch).argmax(-1))
-        self._trainer = None
+        self._train_state_axes = initializer.train_state_axes
+        self._save_checkpoint_cfg = utils.SaveCheckpointConfig(dtype=dtype, keep=5, save_dataset=False, period=1000)
+        self._restore_checkpoint_cfg = None
+        if checkpoint_path:
+            self._restore_checkpoint_cfg = utils.RestoreCheckpointConfig(checkpoint_path, restore_mode, dtype=dtype)
+        cfg, path = self._find_checkpoint()
+        self._train_state, self._checkpoint_manager = utils.create_checkpoint_manager_and_restore(
+            train_state_initializer=initializer,
+            partitioner=partitioner,
+            restore_checkpoint_cfg=cfg,
+            restore_path=path,
+            fallback_init_rng=None,
+            save_checkpoint_cfg=self._save_checkpoint_cfg,
+            model_dir=self._output_dir,
+        )
+        if self._train_state is None:
+            self._train_state = initializer.from_scratch(init_rng)
+        info = os.path.join(self._output_dir, "model-info.txt")
+        model_info.write_model_info(info, initializer.global_train_state_shape, partitioner)
+        self._trainer = trainer_lib.Trainer(
+            model=model,
+            train_state=self._train_state,
+            partitioner=partitioner,
+            eval_names=eval_names or [],
+            summary_dir=self._output_dir,
+            train_state_axes=self._train_state_axes,
+            rng=trainer_rng,
+            learning_rate_fn=utils.create_learning_rate_scheduler(),
+            num_microbatches=None,
+        )
 
-    @classmethod
-    def restore(cls, model_dir: str, step: int | None = None, batch_size: int = 8) -> InteractiveModel:
-        """Restores a run's model as its config.gin describes it, at `step` or the latest checkpoint."""
-        steps = checkpoints.all_steps(model_dir)
-        if not steps or (step is not None and step not in steps):
-            raise ValueError(f"{model_dir} has no checkpoint{'' if step is None else f' {step}'}; it has {steps}.")
-        path = checkpoints.checkpoint_path(model_dir, steps[-1] if step is None else step)
-        return cls(read_config(model_dir), path, batch_size)
+    def _find_checkpoint(self) -> tuple[utils.RestoreCheckpointConfig, str | None]:
+        """Returns (how to restore, the checkpoint or None)."""
+        latest = utils.RestoreCheckpointConfig(self._output_dir, "latest", dtype=self._save_checkpoint_cfg.dtype)
+        for cfg in filter(None, (self._restore_checkpoint_cfg, latest)):
+            paths = cfg.checkpoint_paths()
+            if len(paths) > 1:
+                raise ValueError(f"InteractiveModel starts from one checkpoint, and {cfg.path} has {len(paths)}.")
+            if paths:
+                return cfg, paths[0]
+        return latest, None
 
-    def predict(self, inputs: Sequence[str | Tokens], rng: jax.Array | None = None) -> list[str]:
-        """Returns the decoded prediction for each input, a text or its token ids."""
-        ids = self.predict_ids(inputs, rng)
-        return [decode(row, self.model.output_vocabulary) for row in ids]
+    @property
+    def trainer(self):
+        return self._trainer
 
-    def predict_ids(self, inputs: Sequence[str | Tokens], rng: jax.Array | None = None) -> np.ndarray:
-        """Returns the predicted ids [number of inputs, targets length]."""
-        batches = self._batches(self._encode_inputs(inputs), [[]] * len(inputs))
-        decodes = [np.asarray(self._predict(self.train_state.params, b, rng))[:n] for b, n in batches]
-        return np.concatenate(decodes)
+    @property
+    def partitioner(self):
+        return self._partitioner
 
-    def score(self, inputs: Sequence[str | Tokens], targets: Sequence[str | Tokens]) -> np.ndarray:
-        """Returns the log likelihood (nats) of each target given its input."""
-        batches = self._batches(self._encode_inputs(inputs), self._encode_targets(targets))
-        return np.concatenate([np.asarray(self._score(self.train_state.params, b))[:n] for b, n in batches])
+    @property
+    def model(self):
+        return self._model
 
-    def next_ids(self, inputs: Sequence[str | Tokens], targets: Sequence[str | Tokens]) -> np.ndarray:
-        """Returns the likeliest id at each position [number of inputs, targets length], given the targets before it."""
-        batches = self._batches(self._encode_inputs(inputs), self._encode_targets(targets))
-        return np.concatenate([np.asarray(self._next(self.train_state.params, b))[:n] for b, n in batches])
+    @property
+    def train_state(self):
+        return self._train_state
 
-    def train_step(self, inputs: Sequence[str | Tokens], targets: Sequence[str | Tokens]) -> dict[str, float]:
-        """Takes one optimizer step on these examples, `batch_size` at most; returns its metrics."""
-        if len(inputs) > self._batch_size:
-            raise ValueError(f"{len(inputs)} examples do not fit batch_size {self._batch_size}; pass fewer.")
-        batch, _ = self._batches(self._encode_inputs(inputs), self._encode_targets(targets))[0]
-        if self._trainer is None:
-            self._trainer = self.settings["trainer_cls"](
-                model=self.model,
-                train_state=self.train_state,
+    @property
+    def train_state_axes(self):
+        return self._train_state_axes
+
+    @property
+    def train_summary(self) -> Mapping[str, Any]:
+        """The last step's metrics, {name: clu.values.Value}."""
+        if self._train_summary is None:
+            raise ValueError("There is no train_summary before the first train_step.")
+        return self._train_summary.result()
+
+    @property
+    def step(self) -> int:
+        return int(self._train_state.step)
+
+    # ---- Training ----
+
+    def train_step(self, examples: Sequence[Example]) -> None:
+        """Takes a step on the first batch_size examples, tokenized and with EOS, and saves a checkpoint."""
+        self.train_step_with_preprocessors(examples, DEFAULT_PREPROCESSORS)
+
+    def train_step_with_preprocessors(self, examples: Sequence[Example], preprocessors: Preprocessors) -> None:
+        """As `train_step`, with preprocessors that make the features "inputs" and "targets" of the examples.
+
+        Raises:
+          ValueError: there are fewer than batch_size examples.
+        """
+        if len(examples) < self._batch_size:
+            raise ValueError(f"{len(examples)} examples do not make a batch of {self._batch_size}; pass more.")
+        _, features = self._datasets(examples, preprocessors)
+        if self._trainer.stop_training:
+            return
+        batches = features.padded_batch(self._batch_size, drop_remainder=True)
+        self.train_step_from_batch_iterator(batches.as_numpy_iterator())
+        self.save_checkpoint()
+
+    def train_step_from_batch_iterator(self, iterator: Iterator[Mapping[str, Any]]) -> None:
+        """Takes a step on the next batch, {feature: [batch_size, length]}, the same in every process."""
+        sharding = NamedSharding(self._partitioner.mesh, self._partitioner.data_partition_spec)
+
+        def place(x) -> jax.Array:
+            return jax.make_array_from_callback(x.shape, sharding, lambda index: np.asarray(x)[index])
+
+        placed = (jax.tree.map(place, dict(batch)) for batch in iterator)
+        self._train_summary = self._trainer.train(placed, 1, start_step=self.step)
+        self._train_state = self._trainer.train_state
+
+    def save_checkpoint(self) -> None:
+        """Saves the trainer's state as output_dir/checkpoint_<step>, and keeps the last five."""
+        self._checkpoint_manager.save(self._trainer.train_state)
+        self._checkpoint_manager.wait_until_finished()
+
+    def train_loop(
+        self,
+        num_steps: int,
+        eval_period: int | None = 1,
+        train_batches: Sequence | None = None,
+        predict_batches: Sequence | None = None,
+        score_batches: Sequence | None = None,
+        eval_batches: Sequence | None = None,
+        metrics_fns: Sequence[Callable] | None = None,
+    ) -> tuple[Any, Any, Any]:
+        """Trains, and every `eval_period` steps (counted from the first) predicts, scores and evaluates.
+
+        Args:
+          num_steps: how many times to go round.
+          eval_period: see above.
+          train_batches: trained on in turns; T5X stops early where num_steps is not a multiple of their number.
+            Without any nothing is trained.
+          predict_batches, score_batches, eval_batches: gone through each time. Each may be a single batch.
+          metrics_fns: for `evaluate`.
+
+        Returns:
+          (predictions, scores, metrics) of the last batch of each; None without any.
+        """
+        predictions = scores = metrics = None
+        for number, batch in enumerate(repeated(train_batches, num_steps)):
+            if batch:
+                self.train_step(batch)
+            if number % eval_period:
+                continue
+            for examples in as_batches(predict_batches):
+                predictions, _ = self.predict_with_aux(examples)
+            for examples in as_batches(score_batches):
+                scores = self.score(examples)
+            for examples in as_batches(eval_batches):
+                metrics = self.evaluate(examples, metrics_fns)
+        return predictions, scores, metrics
+
+    # ---- Inference ----
+
+    def predict_with_aux(self, examples: Sequence[Example]) -> tuple[list[tuple[dict, bytes]], dict[str, list]]:
+        """Returns ([(features of the example, prediction)], {"scores": […]})."""
+        return self.infer_with_preprocessors(InferenceType.PREDICT_WITH_AUX, examples, DEFAULT_PREPROCESSORS)
+
+    def score(self, examples: Sequence[Example]) -> list[tuple[dict, float]]:
+        """Returns [(features of the example, log likelihood of its target in nats)]."""
+        return self.infer_with_preprocessors(InferenceType.SCORE, examples, DEFAULT_PREPROCESSORS)[0]
+
+    def infer_with_preprocessors(
+        self, mode: InferenceType, examples: Sequence[Example], preprocessors: Preprocessors, **inference_kwargs
+    ) -> tuple[list[tuple[dict, Any]], dict[str, list]]:
+        """Predicts or scores, on what preprocessors make of the examples.
+
+        Args:
+          mode: which of the two.
+          examples: any number.
+          preprocessors: as of `train_step_with_preprocessors`.
+          **inference_kwargs: further arguments of the model's predict_batch_with_aux or score_batch.
+
+        Returns:
+          ([(the example's features, prediction as bytes or score)], {name: a value of each example}).
+
+        Raises:
+          ValueError: another mode.
+        """
+        infer_fn = self._infer_fn(mode, inference_kwargs)
+        batches = tf.data.Dataset.zip(self._datasets(examples, preprocessors)).padded_batch(self._batch_size)
+        pairs, aux = [], {}
+        for number, (inputs, features) in enumerate(batches):
+            indexed = tf.data.Dataset.from_tensor_slices(features).enumerate()
+            rng = jax.random.fold_in(jax.random.PRNGKey(0), number)
+            result = infer_fn(indexed, train_state=self._train_state, rng=rng)
+            outputs, more = result if isinstance(result, tuple) else (result, {})
+            rows = tf.data.Dataset.from_tensor_slices(inputs).as_numpy_iterator()
+            for row, (_, output) in zip(rows, outputs, strict=True):
+                pairs.append((row, self._decode(output) if mode is InferenceType.PREDICT_WITH_AUX else output))
+            aux = {name: aux.get(name, []) + list(values) for name, values in more.items()}
+        return pairs, aux
+
+    def _infer_fn(self, mode: InferenceType, inference_kwargs: Mapping[str, Any]) -> Callable:
+        """Returns the compiled step of a mode, made once for the same arguments."""
+        steps = {InferenceType.PREDICT_WITH_AUX: "predict_batch_with_aux", InferenceType.SCORE: "score_batch"}
+        if mode not in steps:
+            raise ValueError(f"mode is {mode!r}; use InferenceType.PREDICT_WITH_AUX or InferenceType.SCORE.")
+        key = (mode, *seqio.utils.flatten_dict(inference_kwargs).items())
+        if key not in self._infer_fns:
+            step = functools.partial(getattr(self._model, steps[mode]), **inference_kwargs)
+            self._infer_fns[key] = utils.get_infer_fn(
+                infer_step=step,
+                batch_size=self._batch_size,
+                train_state_axes=self._train_state_axes,
                 partitioner=self._partitioner,
-                eval_names=(),
-                summary_dir=None,
-                train_state_axes=self._initializer.train_state_axes,
-                rng=jax.random.PRNGKey(0),
             )
-        metrics = self._trainer.train(iter([self._partitioner.shard_batch(batch)]), 1).result()
-        self.train_state = self._trainer.train_state
-        return {name: float(np.asarray(value.value)) for name, value in metrics.items()}
+        return self._infer_fns[key]
 
-    def _encode_inputs(self, texts) -> list[list[int]]:
-        return [encode(text, self.model.input_vocabulary) for text in texts]
+    def _decode(self, ids: Sequence[int]) -> bytes:
+        return self._features["targets"].vocabulary.decode_tf(tf.constant(ids)).numpy()
 
-    def _encode_targets(self, texts) -> list[list[int]]:
-        return [encode(text, self.model.output_vocabulary) for text in texts]
+    def _datasets(self, examples, preprocessors) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+        """Returns (the examples preprocessed, the model's features), unbatched."""
+        lengths = self._task_feature_lengths
+        ds = get_dataset_from_natural_text_examples(examples, preprocessors, lengths, self._features)
+        return ds, self._feature_converter(ds, task_feature_lengths=lengths)
 
-    def _batches(self, inputs: list[Tokens], targets: list[Tokens]) -> list[tuple[dict[str, np.ndarray], int]]:
-        """Pads examples to batches of batch_size; returns them with the number of real examples in each."""
-        if len(inputs) != len(targets):
-            raise ValueError(f"{len(inputs)} inputs and {len(targets)} targets; pass as many of one as of the other.")
-        size = self._batch_size
-        return [
-            (self._batch(inputs[i : i + size], targets[i : i + size]), len(inputs[i : i + size]))
-            for i in range(0, len(inputs), size)
-        ]
+    # ---- Evaluation ----
 
-    def _batch(self, inputs: list[Tokens], targets: list[Tokens]) -> dict[str, np.ndarray]:
-        encoder = pad(inputs, (self._batch_size, self._lengths["inputs"]))
-        decoder = pad(targets, (self._batch_size, self._lengths["targets"]))
-        shifted = np.pad(decoder[:, :-1], ((0, 0), (1, 0)))  # the decoder starts with id 0
-        return {
-            "encoder_input_tokens": encoder,
-            "decoder_target_tokens": decoder,
-            "decoder_input_tokens": shifted,
-            "decoder_loss_weights": (decoder != 0).astype(np.int32),
-        }
+    def evaluate(self, examples: Sequence[Example], metric_fns: Sequence[Callable]) -> dict[str, Any]:
+        """As `evaluate_with_preprocessors`, on examples tokenized and with EOS."""
+        return self.evaluate_with_preprocessors(examples, DEFAULT_PREPROCESSORS, metric_fns)
 
+    def evaluate_with_preprocessors(
+        self,
+        examples: Sequence[Example],
+        preprocessors: Preprocessors,
+        metric_fns: Sequence[Callable],
+        postprocessor: Callable | None = None,
+    ) -> dict[str, Any]:
+        """Returns {metric: value} of what the model predicts, or scores, for the examples.
 
-def encode(text: str | Tokens, vocabulary) -> list[int]:
-    """Returns ids that end with EOS; ids are taken as they are.
+        Args:
+          examples: with targets.
+          preprocessors: as of `train_step_with_preprocessors`; they keep "targets_pretokenized".
+          metric_fns: (targets, predictions), (targets, predictions, aux_values) or (targets, scores) -> {name: value}.
+          postprocessor: (text, example=features, is_target=bool) -> what the metrics take, as of a seqio.Task. Here
+            predictions go through it as well, and targets are texts; on T5X targets alone, as bytes.
 
-    `<extra_id_N>` is sentinel N. A SentencePiece vocabulary reads the name itself; for bytes it is done here.
-    """
-    if not isinstance(text, str):
-        return list(text)
-    if not is_bytes(vocabulary):
-        return [*vocabulary.encode(text), vocabulary.eos_id]
-    parts = re.split(r"<extra_id_(\d+)>", text)  # text, number, text, …
-    ids = vocabulary.encode(parts[0])
-    for number, part in zip(parts[1::2], parts[2::2], strict=True):
-        ids = [*ids, vocabulary.vocab_size - 1 - int(number), *vocabulary.encode(part)]
-    return [*ids, vocabulary.eos_id]
+        Raises:
+          ValueError: a metric function takes other arguments, or two give the same name.
+        """
+        arguments = [metric_arguments(fn) for fn in metric_fns]
 
+        def process(output: bytes, example: Mapping[str, Any], is_target: bool):
+            text = output.decode("utf-8")
+            return text if postprocessor is None else postprocessor(text, example=example, is_target=is_target)
 
-def decode(ids: Tokens, vocabulary) -> str:
-    """Returns the text of `ids` up to EOS, with sentinels by name."""
-    ids = [int(i) for i in ids]
-    ids = ids[: ids.index(vocabulary.eos_id)] if vocabulary.eos_id in ids else ids
-    if not is_bytes(vocabulary):
-        return vocabulary.decode(ids)
-    # Without extra ids, ByT5's sentinels are the 11 bytes that never occur in UTF-8.
-    first_sentinel = vocabulary.vocab_size - (vocabulary.extra_ids or 11)
-    text, run = "", []
-    for token in [*ids, None]:
-        if token is None or token >= first_sentinel:
-            text += vocabulary.decode(run)
-            run = []
-        if token is None:
-            return text
-        if token >= first_sentinel:
-            text += f"<extra_id_{vocabulary.vocab_size - 1 - token}>"
-        else:
-            run.append(token)
+        rows = self._datasets(examples, preprocessors)[0].as_numpy_iterator()
+        known: dict[str, Any] = {"targets": [process(row["targets_pretokenized"], row, True) for row in rows]}
+        if any("predictions" in names for names in arguments):
+            pairs, known["aux_values"] = self.infer_with_preprocessors(
+                InferenceType.PREDICT_WITH_AUX, examples, preprocessors
+            )
+            known["predictions"] = [process(output, row, False) for row, output in pairs]
+        if any("scores" in names for names in arguments):
+            pairs, _ = self.infer_with_preprocessors(InferenceType.SCORE, examples, preprocessors)
+            known["scores"] = [score for _, score in pairs]
+        metrics: dict[str, Any] = {}
+        for fn, names in zip(metric_fns, arguments, strict=True):
+            found = fn(*(known[name] for name in names))
+            if twice := metrics.keys() & found.keys():
+                raise ValueError(f"Two metric functions give {sorted(twice)}; leave one of them out.")
+            metrics |= found
+        return metrics
 
 
-def is_bytes(vocabulary) -> bool:
-    return type(vocabulary).__name__ == "ByteVocabulary"
-
-
-def pad(rows: Sequence[Tokens], shape: tuple[int, int]) -> np.ndarray:
-    """Returns the rows cut and zero-padded to an int32 array of this shape."""
-    padded = np.zeros(shape, np.int32)
-    for i, row in enumerate(rows):
-        padded[i, : len(row)] = row[: shape[1]]
-    return padded
-
-
-def read_config(model_dir: str) -> dict:
-    """Returns the arguments of `train` as MODEL_DIR/config.gin binds them (which parses it into gin)."""
-    with open(os.path.join(model_dir, "config.gin"), encoding="utf-8") as file:
-        return train_settings(file.read())
-
-
-def train_settings(text: str) -> dict:
-    """Returns the arguments of `train` as gin `text` binds them (which parses it into gin)."""
-    with gin.unlock_config():
-        gin.clear_config()
-        # The run's own __main__ was the train program; here it is a module.
-        gin.parse_config(text.replace("import __main__ as train_script", "from t5x import train as train_script"))
-    from t5x import train
-
-    return gin.get_bindings(train.train)
+def metric_arguments(metric_fn: Callable) -> tuple[str, ...]:
+    """Returns the names of the arguments without default; raises ValueError where they are not a metric's."""
+    parameters = inspect.signature(metric_fn).parameters
+    names = tuple(name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty)
+    if names not in METRIC_ARGUMENTS:
+        raise ValueError(f"A metric function takes {names}; it has to be one of {METRIC_ARGUMENTS}.")
+    return names

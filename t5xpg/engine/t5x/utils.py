@@ -7,6 +7,7 @@ from t5x.embedded.datasets import DatasetConfig, get_dataset, get_training_eval_
 from t5x.embedded.inference import get_infer_fn
 from t5x.embedded.initialization import TrainStateInitializer
 from t5x.embedded.learning_rates import create_learning_rate_scheduler
+from t5x.embedded.restoring import create_checkpoint_manager_and_restore
 from t5x.embedded.vocabulary_check import get_vocabulary, verify_matching_vocabs
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "SaveCheckpointConfig",
     "TensorBoardLogger",
     "TrainStateInitializer",
+    "create_checkpoint_manager_and_restore",
     "create_learning_rate_scheduler",
     "get_dataset",
     "get_infer_fn",

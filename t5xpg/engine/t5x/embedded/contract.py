@@ -1,7 +1,7 @@
 """T5X's contract: what the engine has of T5X's names and what it has not, both listed in contract.txt.
 
-What is not there says so in one line, in place of a bare ImportError or AttributeError: modules by `MissingModules`, the
-names of a module by its `__getattr__ = missing_names(__name__)`.
+What is not there says so in one line, in place of a bare ImportError or AttributeError: modules by `MissingModules`,
+the names of a module by its `__getattr__ = missing_names(__name__)`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ PATH = Path(__file__).with_name("contract.txt")
 def missing() -> dict[str, str]:
     """Returns {name below t5x, such as "export_lib" or "utils.SaveBest": why it is not there}."""
     lines = PATH.read_text(encoding="utf-8").splitlines()
-    pairs = (line.removeprefix("- ").split(": ", 1) for line in lines if line.startswith("- "))
-    return {name: why for name, why in pairs}
+    return dict(line.removeprefix("- ").split(": ", 1) for line in lines if line.startswith("- "))
 
 
 def refusal(name: str) -> str:

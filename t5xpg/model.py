@@ -1,0 +1,255 @@
+"""A trained model in Python, on either engine, from a run of either:
+
+    import t5xpg
+
+    model = t5xpg.Model.restore("runs/books")             # the latest checkpoint of a MODEL_DIR
+    model.predict(["The quick <extra_id_0> fox"])         # ["<extra_id_0>…<extra_id_1>"]
+    model.score(["inputs"], ["targets"])                  # log likelihoods, in nats
+    model.train_step(["inputs"], ["targets"])             # one optimizer step; its metrics
+
+A masked language model (`mlm.EncoderOnlyModel`) fills masks, and a model that was fine-tuned on a `qa.squad_task`
+answers questions:
+
+    model.fill_mask("The season was the <mask> .")        # [[("best", 0.2), …]]
+    model.answer("Who wrote it?", "Anna wrote it in 1911.")
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+import seqio
+from jax.sharding import NamedSharding
+
+from t5x import checkpoints, models, utils
+from t5xpg import mlm, qa, recipes
+from t5xpg.base import private
+from t5xpg.inspection import facts
+from t5xpg.vocabularies import sentinels
+
+Tokens = Sequence[int]
+
+
+class Model:
+    """A model with restored parameters that takes and gives text.
+
+    Args:
+      settings: arguments of T5X's `train`: "model", "partitioner", "trainer_cls" and "train_dataset_cfg", whose
+        task_feature_lengths bound inputs and targets (longer ones are cut).
+      checkpoint_path: what to restore.
+      batch_size: examples computed at a time.
+      dtype: parameters are restored in it; None as they are stored.
+
+    Attributes:
+      model: T5X's model.
+      train_state: parameters, optimizer state and step.
+      batch_seconds: how long each batch of `answers` took.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], checkpoint_path: str, batch_size: int = 8, dtype: str | None = None
+    ):
+        self.settings, self.model = settings, settings["model"]
+        self.batch_seconds: list[float] = []
+        self._partitioner, self._batch_size = settings["partitioner"], batch_size
+        self._lengths = settings["train_dataset_cfg"].task_feature_lengths
+        batch = self._batch([], [])
+        self._initializer = utils.TrainStateInitializer(
+            optimizer_def=self.model.optimizer_def,
+            init_fn=self.model.get_initial_variables,
+            input_shapes={name: x.shape for name, x in batch.items()},
+            input_types={name: x.dtype for name, x in batch.items()},
+            partitioner=self._partitioner,
+        )
+        path = os.path.abspath(checkpoint_path)  # T5X takes no other
+        self.train_state, _ = utils.create_checkpoint_manager_and_restore(
+            train_state_initializer=self._initializer,
+            partitioner=self._partitioner,
+            restore_checkpoint_cfg=utils.RestoreCheckpointConfig(path, mode="specific", dtype=dtype),
+            restore_path=path,
+            fallback_init_rng=None,
+            use_orbax=True,
+        )
+
+    @classmethod
+    def restore(cls, model_dir: str, step: int | None = None, batch_size: int = 8) -> Model:
+        """Restores a run's model as its config.gin describes it, at `step` or the latest checkpoint.
+
+        Raises:
+          ValueError: the folder holds no such checkpoint, or not the config.gin of a training run.
+        """
+        steps = checkpoints.all_steps(model_dir) if os.path.isdir(model_dir) else []
+        if not steps or (step is not None and step not in steps):
+            raise ValueError(f"{model_dir} has no checkpoint{'' if step is None else f' {step}'}; it has {steps}.")
+        path = os.path.join(model_dir, f"checkpoint_{steps[-1] if step is None else step}")
+        return cls(recipes.read_run(model_dir).settings(), path, batch_size)
+
+    @cached_property
+    def task(self) -> seqio.Task | seqio.Mixture:
+        """What it was trained on."""
+        return seqio.get_mixture_or_task(self.settings["train_dataset_cfg"].mixture_or_task_name)
+
+    # ---- Encoder-decoders ----
+
+    def predict(self, inputs: Sequence[str | Tokens], rng: jax.Array | None = None) -> list[str]:
+        """Returns the decoded prediction for each input, a text or its token ids."""
+        return [sentinels.decode(row, self.model.output_vocabulary) for row in self.predict_ids(inputs, rng)]
+
+    def predict_ids(self, inputs: Sequence[str | Tokens], rng: jax.Array | None = None) -> np.ndarray:
+        """Returns the predicted ids, int32 [number of inputs, targets length]."""
+        return self._run(self._predict, inputs, [[]] * len(inputs), rng)
+
+    def score(self, inputs: Sequence[str | Tokens], targets: Sequence[str | Tokens]) -> np.ndarray:
+        """Returns the log likelihood (nats) of each target given its input, float32 [number of inputs]."""
+        return self._run(self._score, inputs, targets)
+
+    def next_ids(self, inputs: Sequence[str | Tokens], targets: Sequence[str | Tokens]) -> np.ndarray:
+        """Returns the likeliest id at each position [number of inputs, targets length], given the targets before it."""
+        return self._run(self._next, inputs, targets)
+
+    def train_step(self, inputs: Sequence[str | Tokens], targets: Sequence[str | Tokens]) -> dict[str, float]:
+        """Takes one optimizer step on these examples, `batch_size` at most; returns its metrics."""
+        if len(inputs) > self._batch_size:
+            raise ValueError(f"{len(inputs)} examples do not fit batch_size {self._batch_size}; pass fewer.")
+        batch = self._batch(*self._encoded(inputs, targets))
+        sharding = NamedSharding(self._partitioner.mesh, self._partitioner.data_partition_spec)
+        arrays = {name: jax.make_array_from_callback(x.shape, sharding, x.__getitem__) for name, x in batch.items()}
+        metrics = self._trainer.train(iter([arrays]), 1).result()
+        self.train_state = self._trainer.train_state
+        return {name: float(np.asarray(value.value)) for name, value in metrics.items()}
+
+    @cached_property
+    def _trainer(self):
+        return self.settings["trainer_cls"](
+            model=self.model,
+            train_state=self.train_state,
+            partitioner=self._partitioner,
+            eval_names=(),
+            summary_dir=None,
+            train_state_axes=self._initializer.train_state_axes,
+            rng=jax.random.PRNGKey(0),
+        )
+
+    @cached_property
+    def _predict(self):
+        return self._partitioned(lambda params, batch, rng: self.model.predict_batch(params, batch, rng=rng))
+
+    @cached_property
+    def _score(self):
+        return self._partitioned(lambda params, batch, _: self.model.score_batch(params, batch))
+
+    @cached_property
+    def _next(self):
+        return self._partitioned(lambda params, batch, _: private.compute_logits(self.model, params, batch).argmax(-1))
+
+    def _partitioned(self, step):
+        """Jits (params, batch, rng) -> array; batches and results are whole on every device."""
+        params_axes = self._initializer.train_state_axes.params
+        return self._partitioner.partition(step, in_axis_resources=(params_axes, None, None), out_axis_resources=None)
+
+    def _run(self, step, inputs, targets, rng: jax.Array | None = None) -> np.ndarray:
+        """Returns the outputs of `step` [number of inputs, …], computed batch by batch."""
+        inputs, targets = self._encoded(inputs, targets)
+        outputs, size = [], self._batch_size
+        for start in range(0, len(inputs), size):
+            part = inputs[start : start + size]
+            batch = self._batch(part, targets[start : start + size])
+            outputs.append(np.asarray(step(self.train_state.params, batch, rng))[: len(part)])
+        return np.concatenate(outputs)
+
+    def _encoded(self, inputs, targets) -> tuple[list[list[int]], list[list[int]]]:
+        """Returns the ids of both; raises ValueError where they are not pairs for an encoder-decoder."""
+        if not isinstance(self.model, models.EncoderDecoderModel):
+            raise ValueError(
+                f"A {type(self.model).__name__} does not map inputs to targets as an encoder-decoder does."
+            )
+        if len(inputs) != len(targets):
+            raise ValueError(f"{len(inputs)} inputs and {len(targets)} targets; pass as many of one as of the other.")
+        reader, writer = self.model.input_vocabulary, self.model.output_vocabulary
+        return [sentinels.encode(text, reader) for text in inputs], [sentinels.encode(text, writer) for text in targets]
+
+    def _batch(self, inputs: list[Tokens], targets: list[Tokens]) -> dict[str, np.ndarray]:
+        """Pads examples to a batch, {name: int32 [batch, length]}."""
+        encoder = pad(inputs, (self._batch_size, self._lengths["inputs"]))
+        decoder = pad(targets, (self._batch_size, self._lengths["targets"]))
+        shifted = np.pad(decoder[:, :-1], ((0, 0), (1, 0)))  # the decoder starts with id 0
+        return {
+            "encoder_input_tokens": encoder,
+            "decoder_target_tokens": decoder,
+            "decoder_input_tokens": shifted,
+            "decoder_loss_weights": (decoder != 0).astype(np.int32),
+        }
+
+    # ---- Masked language models ----
+
+    def fill_mask(self, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
+        """Returns for each "<mask>" in the text its likeliest tokens, [(token, probability), …].
+
+        Raises:
+          ValueError: it is not a masked language model, or the text has no mask.
+        """
+        if not isinstance(self.model, mlm.EncoderOnlyModel):
+            raise ValueError(f"A {type(self.model).__name__} is not a masked language model.")
+        vocabulary = self.model.output_vocabulary
+        mask_id = facts.objective_of(self.task).mask_token(vocabulary)
+        guesses = mlm.fill_mask(self.model, self.train_state.params, text, mask_id, top)
+        return [[(vocabulary.decode([token]), chance) for token, chance in best] for best in guesses]
+
+    # ---- Questions and answers ----
+
+    def answer(self, question: str, context: str) -> str:
+        """Returns the answer that the context gives, "" where the model finds none."""
+        return self.answers([(question, context)])[0]
+
+    def answers(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
+        """Returns the answer to each (question, context); what `is_cut` is not read to its end.
+
+        `batch_seconds` gets how long each batch took, decoding included and compiling left out.
+
+        Raises:
+          ValueError: the model was trained on another kind of task.
+        """
+        from tqdm import tqdm
+
+        source, vocabulary, found = self._questions, self.task.output_features["targets"].vocabulary, []
+        starts = range(0, len(pairs), self._batch_size)
+        for start in tqdm(starts, "answering", unit="batch", delay=2, leave=False, disable=None):
+            part, tick = pairs[start : start + self._batch_size], time.perf_counter()
+            texts = map(vocabulary.decode, self.predict_ids([self._read(*pair)[0] for pair in part]).tolist())
+            self.batch_seconds.append(time.perf_counter() - tick)
+            found += [source.answer(text, context) for text, (_, context) in zip(texts, part, strict=True)]
+        return found
+
+    def is_cut(self, question: str, context: str) -> bool:
+        """Whether the context goes on beyond what the model reads."""
+        return self._read(question, context)[1]
+
+    @cached_property
+    def _questions(self) -> qa.SquadSource:
+        source = getattr(self.task, "source", None)
+        if not isinstance(source, qa.SquadSource):
+            raise ValueError(
+                f"{self.task.name} is not a task of questions and answers. Fine-tune on a qa.squad_task first."
+            )
+        self.predict_ids([[]])  # compiles, so that no answer waits for it
+        return source
+
+    def _read(self, question: str, context: str) -> tuple[list[int], bool]:
+        """Returns (ids that end in EOS, whether they were cut)."""
+        vocabulary, room = self.task.output_features["inputs"].vocabulary, self._lengths["inputs"]
+        ids = vocabulary.encode(self._questions.inputs(question, context))
+        return [*ids[: room - 1], vocabulary.eos_id], len(ids) >= room
+
+
+def pad(rows: Sequence[Tokens], shape: tuple[int, int]) -> np.ndarray:
+    """Returns the rows cut and zero-padded to an int32 array of this shape."""
+    padded = np.zeros(shape, np.int32)
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = row[: shape[1]]
+    return padded
