@@ -16,13 +16,15 @@ DATA_ROOMS = (
 )
 # Lowest first: a module imports only what stands before it.
 ENGINE_LAYERS = (
-    ("losses", "metrics", "decoding", "learning_rates", "schedule", "actions", "optimizers", "checkpoint_readers"),
-    ("console", "packing"),
+    ("losses", "metrics", "decoding", "learning_rates", "schedule", "actions", "optimizers"),
+    ("checkpoint_readers", "checkpoint_importer", "checkpoint_datasets", "best_checkpoints"),
+    ("console", "packing", "checkpoint_folders", "checkpoint_restoring"),
     ("adafactor", "metrics_manager", "weight_metrics"),
     ("base_model", "train_state", "partitioning", "vocabulary_check", "safeguards"),
     ("models", "checkpoints", "datasets"),
-    ("initialization", "trainer", "model_info", "inference", "inference_files"),
-    ("utils", "gin_utils", "evaluation"),
+    ("checkpoint_configs", "trainer", "model_info", "inference", "inference_files"),
+    ("initialization",),
+    ("utils", "gin_utils", "evaluation", "resuming"),
     ("programs",),
     ("train", "eval", "infer"),
     ("interactive_model",),
@@ -73,7 +75,8 @@ def test_help_loads_nothing_heavy():
 
 def test_a_training_step_needs_no_tensorflow():
     code = (
-        "import t5xpg, sys\nfrom t5x import models, trainer, adafactor, partitioning\nfrom t5x.embedded import initialization\n"
+        "import t5xpg, sys\nfrom t5x import models, trainer, adafactor, partitioning\n"
+        "from t5x.embedded import initialization\n"
         "from t5x.examples.t5 import network\nprint(sorted({'tensorflow', 'seqio'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=TESTS.parent, check=True)

@@ -9,9 +9,9 @@ from command import run_t5xpg
 from conftest import TESTS, program_settings
 
 from t5x import infer as infer_program
-from t5x.checkpoints import RestoreCheckpointConfig
 from t5x.embedded.inference_files import write_inferences_to_file
 from t5x.interactive_model import InteractiveModel
+from t5x.utils import RestoreCheckpointConfig
 
 
 def lines(path) -> list[dict]:

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from t5x import checkpoints
-from t5x.checkpoints import RestoreCheckpointConfig
+from t5x.embedded.checkpoint_configs import RestoreCheckpointConfig
 from t5x.embedded.initialization import TrainStateInitializer
 
 Tokens = Sequence[int]
@@ -54,7 +54,7 @@ class InteractiveModel:
             {name: x.dtype for name, x in batch.items()},
         )
         cfg = RestoreCheckpointConfig(checkpoint_path, "specific", dtype=dtype)
-        self.train_state = self._initializer.from_checkpoint(checkpoint_path, cfg, jax.random.PRNGKey(0))
+        self.train_state = self._initializer.from_checkpoint([cfg], init_rng=jax.random.PRNGKey(0))
         self._predict = jax.jit(model.predict_batch)
         self._score = jax.jit(model.score_batch)
         self._next = jax.jit(lambda params, batch: model._compute_logits(params, batch).argmax(-1))
