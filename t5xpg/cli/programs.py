@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import t5xpg
+from t5xpg.cli import macros
 
 VERBS = {
     "train": (
@@ -114,6 +115,7 @@ def run_program(module: str, arguments: list[str]) -> int:
 
     flags = program_flags(arguments)
     import_tensorflow()
+    macros.check_when_parsed(given_bindings(flags))
     if "" not in sys.path:
         sys.path.insert(0, "")  # a console script does not have the working directory, where users' tasks live
     sys.argv = [module, *flags]
@@ -145,6 +147,12 @@ def program_flags(arguments: list[str]) -> list[str]:
         else:
             raise ValueError(f"{argument!r} is neither a recipe (….gin) nor a binding (NAME=VALUE).")
     return [f"--gin_search_paths={','.join(search_paths)}", *flags]
+
+
+def given_bindings(flags: list[str]) -> list[str]:
+    """Returns the gin bindings of a program's flags."""
+    prefixes = ("--gin_bindings=", "--gin.")
+    return [flag.removeprefix(prefix) for flag in flags for prefix in prefixes if flag.startswith(prefix)]
 
 
 def recipes_root() -> Path:

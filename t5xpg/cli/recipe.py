@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from t5xpg.cli import macros
 from t5xpg.cli.programs import FLAGS_WITH_VALUE, is_given, program_flags
 
 PROGRAMS = {"train": "train", "eval": "evaluate", "infer": "infer"}  # {module of t5x: its function}
@@ -37,6 +38,7 @@ def parse(arguments: list[str]) -> tuple[str, Callable]:
     with gin.unlock_config():
         gin.clear_config()
         gin_utils.parse_gin_flags(paths, files, bindings, finalize_config=False)
+        macros.check(bindings)
         gin.parse_config([f"{name} = {UNGIVEN!r}" for name in MAY_MISS if not is_given(name)])
     if unset := re.findall(r"^(\w+) = %gin.REQUIRED$", gin.config_str(), re.MULTILINE):
         raise ValueError(f"{unset[0]} is not set; add {unset[0]}=VALUE to the command line.")

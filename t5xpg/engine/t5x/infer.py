@@ -7,9 +7,10 @@ the same command goes on after the last of them.
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -131,6 +132,47 @@ def infer(
             finish(files, merge_fn if merge_chunked_results else None, step)
         multihost_utils.sync_global_devices(f"inferred {task.name}")
         console.say(f"{count:,} examples of {task.name} are in {files.result}")
+
+
+def create_task_from_tfexample_file(
+    paths: Sequence[str],
+    file_type: str,
+    inputs_key: str,
+    targets_key: str | None,
+    features: Mapping[str, seqio.Feature],
+    task_id: str | None = None,
+) -> str:
+    """Registers a task over files of TFExamples, and returns its name; its one split is "infer".
+
+    Args:
+      paths: files or patterns of them.
+      file_type: "tfrecord".
+      inputs_key, targets_key: the examples' features that hold the UTF-8 texts; without a targets_key there are none.
+      features: {"inputs": …} and, with a targets_key, "targets": vocabulary, add_eos and so on.
+      task_id: the task is named infer_<task_id>; by default a hash of the files and keys.
+
+    Raises:
+      ValueError: there is no such file, or another file_type.
+    """
+    if file_type != "tfrecord":
+        raise ValueError(f"file_type is {file_type!r}; only 'tfrecord' can be read.")
+    if not tf.io.gfile.glob(paths):
+        raise ValueError(f"There is no file {paths} to infer from; check the paths.")
+    keys = {"inputs": inputs_key} | ({"targets": targets_key} if targets_key else {})
+    if task_id is None:
+        task_id = hashlib.sha256(":".join([*paths, *keys.values()]).encode()).hexdigest()[:10]
+    task = seqio.TaskRegistry.add(
+        f"infer_{task_id}",
+        source=seqio.TFExampleDataSource(
+            {"infer": paths}, {key: tf.io.FixedLenFeature([], tf.string) for key in keys.values()}
+        ),
+        preprocessors=[
+            functools.partial(seqio.preprocessors.rekey, key_map={"inputs": inputs_key, "targets": targets_key}),
+            seqio.preprocessors.tokenize_and_append_eos,
+        ],
+        output_features=features,
+    )
+    return task.name
 
 
 def check_arguments(mode: str, shard_id: int, num_shards: int) -> None:

@@ -6,12 +6,14 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 import seqio
 import tensorflow as tf
 from absl import logging
+from clu.data.dataset_iterator import DatasetIterator
 from flax import traverse_util
 from flax.core import freeze, unfreeze
 from flax.linen import partitioning as flax_partitioning
@@ -45,6 +47,13 @@ from t5x.embedded.vocabulary_check import get_vocabulary, import_module, import_
 __all__ = [
     "CheckpointConfig",
     "DatasetConfig",
+    "EvaluatorConstructor",
+    "GetDatasetCallable",
+    "GetEvalDatasetCallable",
+    "InferFnCallable",
+    "InferStepCallable",
+    "InitFnCallable",
+    "LearningRateCallable",
     "RestoreCheckpointConfig",
     "SaveCheckpointConfig",
     "ShardedDatasetIterator",
@@ -75,6 +84,13 @@ __all__ = [
     "sync_global_devices",
     "verify_matching_vocabs",
 ]
+
+# T5X's names for what programs are given; the functions of these roles in this module show their arguments.
+EvaluatorConstructor = Callable[..., seqio.Evaluator]
+GetDatasetCallable = Callable[..., tf.data.Dataset | DatasetIterator]
+GetEvalDatasetCallable = Callable[..., Mapping[str, tf.data.Dataset]]
+InferFnCallable = InferStepCallable = InitFnCallable = Callable[..., Any]
+LearningRateCallable = Callable[[jax.Array], jax.Array]
 
 
 def get_dataset(

@@ -243,8 +243,13 @@ def create_checkpoint_manager_and_restore(
     save_checkpoint_cfg: SaveCheckpointConfig | None = None,
     model_dir: str | None = None,
     ds_iter=None,
+    use_orbax: bool = True,
 ) -> tuple[Any, OrbaxCheckpointManagerInterface]:
-    """Returns (train state or None, manager): the state of the checkpoint `restore_path`, if one is given."""
+    """Returns (train state or None, manager): the state of the checkpoint `restore_path`, if one is given.
+
+    `use_orbax` is accepted for T5X's callers; checkpoints are always written by Orbax.
+    """
+    del use_orbax
     manager = create_orbax_checkpoint_manager(
         save_cfg=save_checkpoint_cfg,
         restore_cfg=restore_checkpoint_cfg,
