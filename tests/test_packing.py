@@ -143,3 +143,24 @@ def test_a_user_s_preprocessor_is_built_once(tmp_path):
     with pytest.raises(TypeError, match="the user's own mistake"):
         utils.get_dataset(cfg, 0, 1, seqio.EncDecFeatureConverter)
     assert calls == [1]
+
+
+def test_a_user_s_preprocessor_is_converted_by_autograph():
+    @seqio.map_over_dataset
+    def ids(x):
+        if x % 2 == 0:
+            x = x + 10
+        return {"inputs": tf.fill([2], x), "targets": tf.fill([2], x)}
+
+    vocabulary = seqio.ByteVocabulary(extra_ids=0)
+    task = seqio.Task(
+        "converted_preprocessor",
+        seqio.FunctionDataSource(
+            lambda split, shuffle_files, seed=None: tf.data.Dataset.range(1, 4, output_type=tf.int32), ["train"]
+        ),
+        output_features={name: seqio.Feature(vocabulary, add_eos=False) for name in ("inputs", "targets")},
+        preprocessors=[ids],
+    )
+    cfg = utils.DatasetConfig(task, {"inputs": 2, "targets": 2}, "train", 1, False, 0)
+    rows = utils.get_dataset(cfg, 0, 1, seqio.EncDecFeatureConverter, num_epochs=1).as_numpy_iterator()
+    assert [int(row["encoder_input_tokens"][0, 0]) for row in rows] == [1, 12, 3]

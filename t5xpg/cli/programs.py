@@ -115,7 +115,8 @@ def run_program(module: str, arguments: list[str]) -> int:
 
     flags = program_flags(arguments)
     import_tensorflow()
-    macros.check_when_parsed(given_bindings(flags))
+    bindings = given_bindings(flags)
+    macros.check_when_parsed(bindings)
     if "" not in sys.path:
         sys.path.insert(0, "")  # a console script does not have the working directory, where users' tasks live
     sys.argv = [module, *flags]
@@ -123,6 +124,10 @@ def run_program(module: str, arguments: list[str]) -> int:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except ValueError as error:
+        if "%gin.REQUIRED" in str(error):  # gin looks for what is missing before the macros are checked
+            macros.check(bindings)
+        raise
     return 0
 
 
