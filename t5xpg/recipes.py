@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import difflib
 import importlib
 import re
 import sys
@@ -88,6 +89,7 @@ def read(arguments: Sequence[str]) -> Recipe:
     files, bindings, paths = gin_arguments(gin_utils.rewrite_gin_args(program_flags(arguments)))
     with parsing():
         gin_utils.parse_gin_flags(paths, files, bindings, finalize_config=False)
+        check_macros(bindings)
         gin.parse_config([f"{name} = {UNGIVEN!r}" for name in MAY_MISS if not is_given(name)])
         if unset := re.findall(r"^(\w+) = %gin.REQUIRED$", gin.config_str(), re.MULTILINE):
             raise ValueError(f"{unset[0]} is not set; add {unset[0]}=VALUE to the command line.")
@@ -179,6 +181,32 @@ def is_given(macro: str) -> bool:
         return False
 
 
+def check_macros_when_parsed(bindings: Sequence[str]) -> None:
+    """Makes gin check the macros of `bindings` when either engine's program has parsed its files."""
+    import gin
+
+    gin.config.register_finalize_hook(lambda _: check_macros(bindings))
+
+
+def check_macros(bindings: Sequence[str]) -> None:
+    """Checks the macros of `NAME = value` bindings; gin itself lets a misspelt TRAIN_STEPS pass.
+
+    Raises:
+      ValueError: the parsed configuration does not refer to one, and to another of a similar name. Without such a one
+        there is a warning.
+    """
+    import gin
+
+    used = set(re.findall(r"%(\w+)", gin.config_str()))
+    names = [match[1] for binding in bindings if (match := re.match(r"\s*(\w+)\s*=", binding))]
+    for name in names:
+        if name in used:
+            continue
+        if near := difflib.get_close_matches(name, used, n=1):
+            raise ValueError(f"The recipe has no use for {name}; did you mean {near[0]}?")
+        print(f"Warning: the recipe has no use for {name}; it uses {', '.join(sorted(used))}.", file=sys.stderr)
+
+
 # ---- The command line's words as T5X's flags ----
 
 
@@ -217,6 +245,12 @@ def gin_arguments(flags: list[str]) -> tuple[list[str], list[str], list[str]]:
     paths = [path for value in given["gin_search_paths"] for path in value.split(",")]
     engine = importlib.import_module("t5x").__path__[0]
     return given["gin_file"], given["gin_bindings"], [*paths, str(Path(engine).parent)]
+
+
+def given_bindings(flags: Sequence[str]) -> list[str]:
+    """Returns the gin bindings of a program's flags."""
+    prefixes = ("--gin_bindings=", "--gin.")
+    return [flag.removeprefix(prefix) for flag in flags for prefix in prefixes if flag.startswith(prefix)]
 
 
 def recipes_root() -> Path:

@@ -93,9 +93,15 @@ def run_program(module: str, arguments: list[str]) -> int:
 
     flags = recipes.program_flags(arguments)
     import_tensorflow()
+    bindings = recipes.given_bindings(flags)
+    recipes.check_macros_when_parsed(bindings)
     sys.argv = [module, *flags]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except ValueError as error:
+        if "%gin.REQUIRED" in str(error):  # gin looks for what is missing before the macros are checked
+            recipes.check_macros(bindings)
+        raise
     return 0

@@ -20,6 +20,15 @@ def numpy_function(function: Callable, arguments: Sequence[tf.Tensor], types: An
     return tf.numpy_function(function, arguments, types, stateful=False)
 
 
+def without_autograph(preprocessor: Callable) -> Callable:
+    """Returns a preprocessor, (dataset, …) -> dataset, whose functions tf.data takes as they are.
+
+    AutoGraph takes seconds to convert what a task maps, and of ours and SeqIO's nothing has an `if` or a `for` over
+    tensors. The preprocessors of users are not ours to switch it off for.
+    """
+    return tf.autograph.experimental.do_not_convert(preprocessor)
+
+
 @atexit.register
 def end_iterators() -> None:
     """Ends every tf.data iterator that is left when Python exits.

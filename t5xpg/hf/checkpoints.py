@@ -113,7 +113,7 @@ def write_checkpoint(folder: str, params: Mapping[str, np.ndarray], sizes: Mappi
     import jax
     import jax.numpy as jnp
 
-    from t5x import adafactor, checkpoints, models
+    from t5x import adafactor, checkpoints, models, partitioning
     from t5x.examples.t5 import network
     from t5x.train_state import FlaxOptimTrainState
 
@@ -127,7 +127,8 @@ def write_checkpoint(folder: str, params: Mapping[str, np.ndarray], sizes: Mappi
         raise ValueError(f"By config.json these have other shapes: {wrong}.")
     values = checkpoints.unflatten({name: jnp.asarray(x, jnp.float32) for name, x in params.items()})
     state = FlaxOptimTrainState.create(optimizer, {**variables, "params": values}).replace_step(jnp.int32(step))
-    manager = checkpoints.CheckpointManager(folder, checkpoints.SaveCheckpointConfig())
+    partitioner = partitioning.PjitPartitioner(num_partitions=1)
+    manager = checkpoints.OrbaxCheckpointManagerInterface(folder, state, partitioner, save_dtype="float32")
     manager.save(state)
     manager.close()
     return module

@@ -14,6 +14,7 @@ examples: one row of a batch.
 from __future__ import annotations
 
 import dataclasses
+import inspect as inspect_lib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -205,7 +206,8 @@ def default_lengths(provider: seqio.Task | seqio.Mixture) -> dict[str, int]:
 
 def objective_of(provider: seqio.Task | seqio.Mixture) -> objectives.Objective | None:
     """The objective among a task's preprocessors, where one of them is an objective's own method."""
-    owners = [getattr(step, "__self__", None) for step in getattr(provider, "preprocessors", ())]
+    steps = map(inspect_lib.unwrap, getattr(provider, "preprocessors", ()))
+    owners = [getattr(step, "__self__", None) for step in steps]
     return next((owner for owner in owners if isinstance(owner, objectives.Objective)), None)
 
 

@@ -24,6 +24,7 @@ from collections.abc import Callable
 import gin
 import seqio
 
+from t5xpg.data.tf_functions import without_autograph
 from t5xpg.objectives.base import Objective, Step
 from t5xpg.objectives.iid_denoising import IidDenoising
 from t5xpg.objectives.language_models import FullLM, PrefixLM
@@ -70,7 +71,7 @@ def preprocessors(objective: Objective, cacheable: bool = False) -> list[Step]:
     rekey = functools.partial(seqio.preprocessors.rekey, key_map=dict(objective.key_map))
     cache = [seqio.CacheDatasetPlaceholder()] if cacheable else []
     tokenize = [rekey, *objective.text_steps, seqio.preprocessors.tokenize]
-    return [*tokenize, *cache, *objective.steps]
+    return [*map(without_autograph, tokenize), *cache, *map(without_autograph, objective.steps)]
 
 
 def output_features(objective: Objective, vocabulary: seqio.Vocabulary) -> dict[str, seqio.Feature]:

@@ -4,7 +4,8 @@ import gin
 import pytest
 from command import run_fresh_t5xpg
 
-from t5xpg.recipes import gin_value, program_flags, recipes_root
+from t5xpg import recipes
+from t5xpg.recipes import gin_value, given_bindings, program_flags, recipes_root
 
 
 @pytest.mark.parametrize(
@@ -55,3 +56,32 @@ def test_help_names_both_ways():
     done = run_fresh_t5xpg("train", "--help")
     assert done.returncode == 0
     assert "MODEL_DIR=runs/a" in done.stdout and "--gin.MODEL_DIR" in done.stdout
+
+
+@pytest.fixture
+def parsed():
+    """A recipe that uses BATCH_SIZE and TRAIN_STEPS."""
+    gin.clear_config()
+    yield lambda *bindings: gin.parse_config(
+        ["a/macro.value = %BATCH_SIZE", "b/macro.value = %TRAIN_STEPS", "BATCH_SIZE = 1", "TRAIN_STEPS = 1", *bindings]
+    )
+    gin.clear_config()
+
+
+def test_a_misspelt_macro_is_refused_and_one_of_no_use_is_warned_of(parsed, capsys):
+    parsed("TRAIN_STEP = 5", "ELSEWHERE = 1")
+    with pytest.raises(ValueError, match="has no use for TRAIN_STEP; did you mean TRAIN_STEPS?"):
+        recipes.check_macros(["TRAIN_STEP = 5"])
+    recipes.check_macros(["BATCH_SIZE = 2", "train.eval_period = 3"])
+    assert not capsys.readouterr().err
+    recipes.check_macros(["ELSEWHERE = 1"])
+    assert "Warning: the recipe has no use for ELSEWHERE; it uses BATCH_SIZE, TRAIN_STEPS." in capsys.readouterr().err
+
+
+def test_macros_are_checked_when_either_engine_has_parsed_its_recipe():
+    done = run_fresh_t5xpg("train", "configs/wikitext_byt5_tiny.gin", "MODEL_DIR=x", "TRAIN_STEP=5")
+    assert done.returncode == 1 and "did you mean TRAIN_STEPS?" in done.stderr
+
+
+def test_bindings_are_read_from_both_kinds_of_flags():
+    assert given_bindings(program_flags(["a.gin", "X=5", "--gin.Y=6"])) == ["X = 5", "Y=6"]

@@ -1,5 +1,6 @@
 """Saving and restoring: layout, what is kept, dtypes, name maps, and errors that say what to do."""
 
+import functools
 import os
 import zipfile
 from pathlib import Path
@@ -8,15 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorflow as tf
 from flax import serialization
-from flax.core import freeze
 from golden import record_legacy_checkpoint
-from jax.sharding import PartitionSpec
 
-from t5x import adafactor, checkpoints, models, partitioning
+from t5x import adafactor, checkpoints, models, partitioning, utils
 from t5x.embedded import initialization
 from t5x.examples.t5 import network
-from t5x.train_state import InferenceState
 
 SHAPES = {"encoder_input_tokens": (2, 8), "decoder_input_tokens": (2, 4), "decoder_target_tokens": (2, 4)}
 
@@ -47,8 +46,17 @@ def state(make):
     return make.from_scratch(jax.random.PRNGKey(0))
 
 
-def save(folder, *states, **settings) -> str:
-    manager = checkpoints.CheckpointManager(str(folder), checkpoints.SaveCheckpointConfig(**settings))
+def manager_of(make, folder, **settings) -> checkpoints.OrbaxCheckpointManagerInterface:
+    return utils.create_orbax_checkpoint_manager(
+        save_cfg=utils.SaveCheckpointConfig(**settings),
+        train_state=make.global_train_state_shape,
+        partitioner=partitioning.PjitPartitioner(num_partitions=1),
+        model_dir=str(folder),
+    )
+
+
+def save(make, folder, *states, **settings) -> str:
+    manager = manager_of(make, folder, **settings)
     for one in states:
         assert manager.save(one)
     manager.close()
@@ -56,7 +64,7 @@ def save(folder, *states, **settings) -> str:
 
 
 def restore(make, path, rng=None, **settings):
-    return make.from_checkpoint(path, checkpoints.RestoreCheckpointConfig(path, "specific", **settings), rng)
+    return make.from_checkpoint([utils.RestoreCheckpointConfig(path, "specific", **settings)], init_rng=rng)
 
 
 def assert_equal(a, b):
@@ -68,56 +76,56 @@ def assert_equal(a, b):
 
 def test_round_trip_is_exact_and_in_t5x_layout(make, state, tmp_path):
     state = state.replace_step(jnp.asarray(7))
-    path = save(tmp_path, state)
+    path = save(make, tmp_path, state)
     assert os.path.basename(path) == "checkpoint_7"
     assert {"_CHECKPOINT_METADATA", "commit_success.txt", "state"} <= set(os.listdir(path))
     assert {"_METADATA", "manifest.ocdbt", "d"} <= set(os.listdir(os.path.join(path, "state")))
     assert_equal(restore(make, path), state)
 
 
-def test_keep_removes_the_oldest(state, tmp_path):
-    save(tmp_path, *(state.replace_step(jnp.asarray(step)) for step in (1, 2, 3)), keep=2)
+def test_keep_removes_the_oldest(make, state, tmp_path):
+    save(make, tmp_path, *(state.replace_step(jnp.asarray(step)) for step in (1, 2, 3)), keep=2)
     assert checkpoints.all_steps(str(tmp_path)) == [2, 3]
 
 
-def test_a_step_is_saved_once(state, tmp_path):
-    manager = checkpoints.CheckpointManager(str(tmp_path), checkpoints.SaveCheckpointConfig())
+def test_a_step_is_saved_once(make, state, tmp_path):
+    manager = manager_of(make, tmp_path)
     assert manager.save(state)
     assert not manager.save(state)
     manager.close()
 
 
 def test_bfloat16_is_for_parameters_only(make, state, tmp_path):
-    restored = restore(make, save(tmp_path, state, dtype="bfloat16"))
+    restored = restore(make, save(make, tmp_path, state, dtype="bfloat16"))
     assert {x.dtype for x in jax.tree.leaves(restored.params)} == {jnp.dtype("bfloat16")}
     assert jnp.dtype("bfloat16") not in {x.dtype for x in jax.tree.leaves(restored.param_states)}
     back = restore(make, checkpoints.checkpoint_path(str(tmp_path), 0), dtype="float32")
     assert {x.dtype for x in jax.tree.leaves(back.params)} == {jnp.dtype("float32")}
 
 
-def test_unfinished_checkpoints_do_not_count(state, tmp_path):
-    save(tmp_path, state)
+def test_unfinished_checkpoints_do_not_count(make, state, tmp_path):
+    save(make, tmp_path, state)
     os.makedirs(tmp_path / "checkpoint_5" / "state")
     os.makedirs(tmp_path / "checkpoint_9.orbax-checkpoint-tmp-1")
     assert checkpoints.all_steps(str(tmp_path)) == [0]
 
 
-def test_latest_and_all(state, tmp_path):
-    save(tmp_path, state, state.replace_step(jnp.asarray(10)))
+def test_latest_and_all(make, state, tmp_path):
+    save(make, tmp_path, state, state.replace_step(jnp.asarray(10)))
     paths = [checkpoints.checkpoint_path(str(tmp_path), step) for step in (0, 10)]
-    assert checkpoints.RestoreCheckpointConfig(str(tmp_path)).checkpoint_paths() == paths[1:]
-    assert checkpoints.RestoreCheckpointConfig(str(tmp_path), "all").checkpoint_paths() == paths
-    assert checkpoints.RestoreCheckpointConfig([]).checkpoint_paths() == []
+    assert utils.RestoreCheckpointConfig(str(tmp_path)).checkpoint_paths() == paths[1:]
+    assert utils.RestoreCheckpointConfig(str(tmp_path), "all").checkpoint_paths() == paths
+    assert utils.RestoreCheckpointConfig([]).checkpoint_paths() == []
 
 
-def test_another_shape_is_refused_by_name(state, tmp_path):
-    path = save(tmp_path, state)
+def test_another_shape_is_refused_by_name(make, state, tmp_path):
+    path = save(make, tmp_path, state)
     with pytest.raises(ValueError, match=r"mlp/wi/kernel is \(16, 32\) there and \(16, 48\) in the model"):
         restore(initializer(mlp_dim=48), path)
 
 
-def test_what_is_missing_is_named_or_initialized(state, tmp_path):
-    path = save(tmp_path, state)
+def test_what_is_missing_is_named_or_initialized(make, state, tmp_path):
+    path = save(make, tmp_path, state)
     deeper = initializer(num_decoder_layers=2)
     with pytest.raises(ValueError, match=r"lacks \[.*decoder/layers_1.*fallback_to_scratch = True"):
         restore(deeper, path)
@@ -128,8 +136,8 @@ def test_what_is_missing_is_named_or_initialized(state, tmp_path):
     np.testing.assert_array_equal(kernel(restored, 1), kernel(fresh, 1))
 
 
-def test_assignment_map_renames(state, tmp_path):
-    path = save(tmp_path, state)
+def test_assignment_map_renames(make, state, tmp_path):
+    path = save(make, tmp_path, state)
     deeper = initializer(num_decoder_layers=2)
     restored = restore(deeper, path, assignment_map=[(r"(.*decoder/)layers_1(.*)", r"\1layers_0\2")])
     layers = restored.params["decoder"]
@@ -140,18 +148,121 @@ def test_assignment_map_renames(state, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, stepped["layers_1"], stepped["layers_0"])
 
 
-def test_names_of_one_array_are_placed_each_as_its_own(tmp_path):
-    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(1, 1), ("data", "model"))
-    one = jnp.ones((2, 2))
-    state = InferenceState(jnp.int32(0), freeze({"a": one, "b": one, "c": jnp.zeros(2)}))
-    specs = InferenceState(None, freeze({"a": PartitionSpec("data"), "b": PartitionSpec(None, "model"), "c": None}))
-    parted = initialization.part_arrays(state, specs, mesh).params
-    assert {name: x.sharding.spec for name, x in parted.items()} == {
-        "a": PartitionSpec("data"),
-        "b": PartitionSpec(None, "model"),
-        "c": PartitionSpec(),
-    }
-    assert parted["a"].unsafe_buffer_pointer() != parted["b"].unsafe_buffer_pointer()
+def test_two_names_of_one_stored_array_get_an_array_each(make, state, tmp_path):
+    path = save(make, tmp_path, state)
+    deeper = initializer(num_decoder_layers=2)
+    restored = restore(deeper, path, assignment_map=[(r"(.*decoder/)layers_1(.*)", r"\1layers_0\2")])
+    buffers = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(restored.params)]
+    assert len(set(buffers)) == len(buffers)  # or the first training step donates one of them twice
+
+
+def test_state_transformations_see_names_and_shapes_and_may_put_arrays(make, state, tmp_path):
+    def double_embedding(state_dict, target_state_dict, *, is_resuming=False):
+        assert state_dict["target"]["token_embedder"]["embedding"].shape == (32, 16)
+        assert target_state_dict["target"]["token_embedder"]["embedding"].shape == (32, 16)
+        new = {"embedding": np.full((32, 16), 1.0 if is_resuming else 2.0, np.float32)}
+        return {**state_dict, "target": {**state_dict["target"], "token_embedder": new}}
+
+    path = save(make, tmp_path, state)
+    restored = restore(make, path, state_transformation_fns=[double_embedding])
+    assert (np.asarray(restored.params["token_embedder"]["embedding"]) == 2).all()
+    restored = restore(make, path, state_transformation_fns=[functools.partial(double_embedding, is_resuming=True)])
+    assert (np.asarray(restored.params["token_embedder"]["embedding"]) == 1).all()
+    jax.tree.map(np.testing.assert_array_equal, restored.params["decoder"], state.params["decoder"])
+
+
+def test_save_transformations_change_what_is_stored(make, state, tmp_path):
+    def without_decoder(state_dict, names):
+        assert names["target"]["decoder"]["decoder_norm"]["scale"] == "target/decoder/decoder_norm/scale"
+        drop = lambda tree: {**tree, "target": {"encoder": tree["target"]["encoder"]}}  # noqa: E731
+        return drop(state_dict), drop(names)
+
+    manager = manager_of(make, tmp_path)
+    assert manager.save(state, [without_decoder])
+    manager.close()
+    assert set(checkpoints.load_t5x_checkpoint(str(tmp_path))["target"]) == {"encoder"}
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_checkpoint_loads_without_its_model(make, state, tmp_path, lazy):
+    path = save(make, tmp_path, state.replace_step(jnp.asarray(4)))
+    assert checkpoints.find_checkpoint(str(tmp_path)) == checkpoints.find_checkpoint(path) == path
+    loaded = checkpoints.load_t5x_checkpoint(str(tmp_path), 4, restore_dtype=jnp.bfloat16, lazy_parameters=lazy)
+    embedding = loaded["target"]["token_embedder"]["embedding"]
+    embedding = embedding.get() if lazy else embedding
+    np.testing.assert_array_equal(embedding, state.params["token_embedder"]["embedding"].astype(jnp.bfloat16))
+    with pytest.raises(ValueError, match="is no T5X checkpoint"):
+        checkpoints.find_checkpoint(str(tmp_path), 5)
+
+
+def write_metric(folder, values: dict[int, float], tag: str = "loss") -> None:
+    with tf.summary.create_file_writer(str(folder)).as_default():
+        for step, value in values.items():
+            tf.summary.scalar(tag, value, step)
+
+
+METRIC = {"metric_name_to_monitor": "training_eval/task/loss", "metric_mode": "min"}
+
+
+@pytest.mark.parametrize("by", ["checkpointer", "manager"])
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({}, [2, 3, 5]),
+        ({"force_keep_period": 4}, [2, 3, 4, 5]),
+        ({"metric_mode": "max"}, [1, 4, 5]),
+    ],
+)
+def test_the_best_by_a_metric_are_kept_and_the_latest(make, state, tmp_path, by, settings, kept):
+    settings = {**METRIC, **settings}
+    write_metric(tmp_path / "training_eval" / "task", {1: 5.0, 2: 1.0, 3: 2.0, 4: 4.0})
+    cls = {
+        "checkpointer": {"checkpointer_cls": functools.partial(checkpoints.SaveBestCheckpointer, **settings)},
+        "manager": {
+            "checkpoint_manager_cls": functools.partial(checkpoints.OrbaxCheckpointManagerInterface, **settings)
+        },
+    }[by]
+    save(make, tmp_path, *(state.replace_step(jnp.asarray(step)) for step in (1, 2, 3, 4, 5)), keep=2, **cls)
+    assert checkpoints.all_steps(str(tmp_path)) == kept
+
+
+@pytest.mark.parametrize(("keeps", "kept"), [(True, [1, 2, 3, 4]), (False, [2, 3, 4])])
+def test_checkpoints_without_a_metric_stay_or_go_first(make, state, tmp_path, keeps, kept):
+    write_metric(tmp_path / "training_eval" / "task", {2: 1.0, 3: 2.0})
+    best = functools.partial(checkpoints.SaveBestCheckpointer, **METRIC, keep_checkpoints_without_metrics=keeps)
+    save(make, tmp_path, *(state.replace_step(jnp.asarray(s)) for s in (1, 2, 3, 4)), keep=2, checkpointer_cls=best)
+    assert checkpoints.all_steps(str(tmp_path)) == kept
+
+
+def test_a_metric_needs_a_folder_and_a_mode(make):
+    with pytest.raises(ValueError, match="metric_name_to_monitor is 'loss'"):
+        checkpoints.SaveBestCheckpointer(None, None, "", metric_name_to_monitor="loss")
+    with pytest.raises(ValueError, match="metric_mode is 'best'"):
+        checkpoints.SaveBestCheckpointer(None, None, "", metric_mode="best")
+
+
+def test_a_source_that_cannot_be_saved_is_told_to_be_cached(make, state, tmp_path):
+    ds = tf.data.Dataset.from_generator(lambda: iter(range(9)), output_signature=tf.TensorSpec((), tf.int32))
+    ds = ds.map(lambda x: {"inputs": tf.fill([2], x)}).batch(2)
+    partitioner = partitioning.PjitPartitioner(num_partitions=1)
+    train_iter = utils.prepare_train_iter(
+        ds.repeat(), partitioner=partitioner, checkpoint_cfg=None, data_layout=partitioner.get_data_layout(2)
+    )
+    manager = checkpoints.OrbaxCheckpointManagerInterface(
+        str(tmp_path), make.global_train_state_shape, partitioner, train_iter
+    )
+    with pytest.raises(ValueError, match="Cache the task with `t5xpg cache`"):
+        manager.save(state)
+
+
+def test_two_manager_classes_are_refused(make):
+    with pytest.raises(ValueError, match="different checkpoint_manager_cls"):
+        utils.create_orbax_checkpoint_manager(
+            save_cfg=utils.SaveCheckpointConfig(),
+            restore_cfg=utils.RestoreCheckpointConfig([], checkpoint_manager_cls=None),
+            train_state=make.global_train_state_shape,
+            partitioner=None,
+        )
 
 
 @pytest.mark.parametrize(
@@ -160,19 +271,19 @@ def test_names_of_one_array_are_placed_each_as_its_own(tmp_path):
 )
 def test_a_wrong_assignment_map_is_refused(make, state, tmp_path, rule, message):
     with pytest.raises(ValueError, match=message):
-        restore(make, save(tmp_path, state), assignment_map=[rule])
+        restore(make, save(make, tmp_path, state), assignment_map=[rule])
 
 
 def test_a_model_without_optimizer_state_starts_a_new_one(make, state, tmp_path):
     bare = initializer(optimizer=False)
-    path = save(tmp_path, bare.from_scratch(jax.random.PRNGKey(0)))
+    path = save(make, tmp_path, bare.from_scratch(jax.random.PRNGKey(0)))
     restored = restore(make, path, jax.random.PRNGKey(5))
     jax.tree.map(np.testing.assert_array_equal, restored.params, state.params)
     jax.tree.map(np.testing.assert_array_equal, restored.param_states, state.param_states)
 
 
-def test_inference_restores_parameters_of_a_training_checkpoint(state, tmp_path):
-    restored = restore(initializer(optimizer=False), save(tmp_path, state))
+def test_inference_restores_parameters_of_a_training_checkpoint(make, state, tmp_path):
+    restored = restore(initializer(optimizer=False), save(make, tmp_path, state))
     jax.tree.map(np.testing.assert_array_equal, restored.params, state.params)
 
 
@@ -215,7 +326,7 @@ def test_a_damaged_file_is_named_and_nothing_is_half_loaded(make, state, tmp_pat
             archive.extractall(tmp_path)
         path = str(tmp_path / "checkpoint_3")
     else:
-        path = save(tmp_path, state)
+        path = save(make, tmp_path, state)
     whole, refused = restore(make, path), 0
     files = sorted(p for p in (Path(path) if layout == "legacy" else Path(path, "state")).rglob("*") if p.is_file())
     for file in files[:: 5 if layout == "legacy" else 1]:
@@ -234,6 +345,6 @@ def test_a_damaged_file_is_named_and_nothing_is_half_loaded(make, state, tmp_pat
 
 def test_configurations_check_their_values():
     with pytest.raises(ValueError, match="SaveCheckpointConfig.dtype is 'int8'"):
-        checkpoints.SaveCheckpointConfig(dtype="int8")
+        utils.SaveCheckpointConfig(dtype="int8")
     with pytest.raises(ValueError, match="RestoreCheckpointConfig.mode is 'best'"):
-        checkpoints.RestoreCheckpointConfig("x", "best")
+        utils.RestoreCheckpointConfig("x", "best")

@@ -15,9 +15,9 @@ from t5.evaluation import metrics as t5_metrics
 
 from t5x import eval as eval_program
 from t5x import train
-from t5x.checkpoints import RestoreCheckpointConfig
 from t5x.embedded import evaluation
 from t5x.embedded.actions import BaseAction
+from t5x.utils import RestoreCheckpointConfig
 
 
 def lines(path) -> list[dict]:

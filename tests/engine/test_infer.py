@@ -5,12 +5,14 @@ import math
 import os
 
 import pytest
+import seqio
+import tensorflow as tf
 from command import run_t5xpg
 from conftest import TESTS, program_settings
 
 from t5x import infer as infer_program
-from t5x.checkpoints import RestoreCheckpointConfig
 from t5x.embedded.inference_files import write_inferences_to_file
+from t5x.utils import RestoreCheckpointConfig
 from t5xpg import Model
 
 
@@ -119,3 +121,19 @@ def test_bad_input_is_named(infer, tmp_path):
         infer(tmp_path, shard_id=1)
     with pytest.raises(ValueError, match="needs one checkpoint"):
         infer(tmp_path, restore_checkpoint_cfg=RestoreCheckpointConfig(str(tmp_path), "latest"))
+
+
+def test_a_task_of_tfexample_files(tmp_path):
+    path = str(tmp_path / "a.tfrecord")
+    text = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"hi"]))
+    with tf.io.TFRecordWriter(path) as writer:
+        writer.write(tf.train.Example(features=tf.train.Features(feature={"question": text})).SerializeToString())
+    features = {"inputs": seqio.Feature(seqio.ByteVocabulary()), "targets": seqio.Feature(seqio.ByteVocabulary())}
+    name = infer_program.create_task_from_tfexample_file([path], "tfrecord", "question", None, features, "tfexamples")
+    assert name == "infer_tfexamples"
+    (row,) = seqio.get_mixture_or_task(name).get_dataset({"inputs": 8}, "infer", shuffle=False).as_numpy_iterator()
+    assert row["inputs"].tolist() == [ord("h") + 3, ord("i") + 3, 1] and row["inputs_pretokenized"] == b"hi"
+    with pytest.raises(ValueError, match="There is no file"):
+        infer_program.create_task_from_tfexample_file([path + "x"], "tfrecord", "question", None, features)
+    with pytest.raises(ValueError, match="file_type is 'sstable'"):
+        infer_program.create_task_from_tfexample_file([path], "sstable", "question", None, features)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 
 import gin
@@ -156,7 +157,34 @@ def test_size(family, size):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_file_is_listed_here(family):
     files = {path.stem for path in (GIN_FOLDER / family).glob("*.gin")}
-    assert files == ({"vocab"} if "umt5" in family else set(SIZES[family]))
+    listed = {"vocab", "tydiqa_base", *(f"pretrain_{size}" for size in SIZES[family])}
+    listed = listed if "umt5" in family else set(SIZES[family])
+    assert files == listed | ({"tiny"} if family.startswith("t5/") else set())
+
+
+def recipe_files() -> list[str]:
+    """The recipes among the example files: those that bind a program."""
+    found = sorted(str(path.relative_to(GIN_FOLDER)) for path in GIN_FOLDER.rglob("*.gin"))
+    return [name for name in found if "/examples/" in name or re.search(r"umt5/(pretrain|tydiqa)|tiny", name)]
+
+
+@pytest.mark.parametrize("name", recipe_files())
+def test_every_example_parses_and_binds_what_there_is(name, monkeypatch):
+    import __main__
+    from t5x import eval as eval_program
+    from t5x import infer, train
+
+    for function in (train.train, eval_program.evaluate, infer.infer):
+        monkeypatch.setattr(__main__, function.__name__, function, raising=False)
+    recipe = f"t5x/examples/{name}"
+    # local_tiny.gin follows a recipe that it makes small
+    scalable = "scalable_t5/t5_1_1" if "scalable" in name else "t5/t5_1_1"
+    before = [f"t5x/examples/{scalable}/base.gin", "t5x/configs/runs/pretrain.gin"] if "local_tiny" in name else []
+    gin.parse_config_files_and_bindings([*before, recipe], ["DROPOUT_RATE = 0.0"], finalize_config=False)
+    model = instantiate("%MODEL")
+    assert model.FEATURE_CONVERTER_CLS
+    if "tiny" in name:
+        assert (model.module.config.emb_dim, model.module.config.num_decoder_layers) == (8, 2)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

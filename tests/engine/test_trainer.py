@@ -12,7 +12,7 @@ from flax.core import freeze
 from flax.linen.partitioning import AxisMetadata
 from jax.sharding import PartitionSpec
 
-from t5x import adafactor, checkpoints, metrics, optimizers, partitioning, train, trainer
+from t5x import adafactor, checkpoints, metrics, optimizers, partitioning, train, trainer, utils
 from t5x.embedded import initialization
 from t5x.train_state import FlaxOptimTrainState
 from t5xpg.base import memory
@@ -212,11 +212,11 @@ def test_parameters_in_no_group_train_on_save_and_restore(tmp_path):
     np.testing.assert_array_equal(state.params["bias"], np.ones(3))
     assert state.param_states["bias"] is None and (state.params["kernel"] != 1).all()
 
-    manager = checkpoints.CheckpointManager(str(tmp_path), checkpoints.SaveCheckpointConfig())
+    manager = checkpoints.OrbaxCheckpointManagerInterface(str(tmp_path), state, made._partitioner)
     manager.save(state)
     manager.close()
     path = checkpoints.checkpoint_path(str(tmp_path), 2)
-    restored = initializer.from_checkpoint(path, checkpoints.RestoreCheckpointConfig(path, "specific"))
+    restored = initializer.from_checkpoint([utils.RestoreCheckpointConfig(path, "specific")])
     jax.tree.map(np.testing.assert_array_equal, restored, state)
     assert restored.params["kernel"].sharding.spec == PartitionSpec("model")
 

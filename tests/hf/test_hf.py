@@ -22,7 +22,7 @@ from hub_uploads import UploadServer
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from t5x import checkpoints, partitioning  # noqa: E402
+from t5x import checkpoints, partitioning, utils  # noqa: E402
 from t5x.embedded import initialization  # noqa: E402
 from t5x.examples.t5 import layers  # noqa: E402
 from t5x.train_state import InferenceState  # noqa: E402
@@ -127,7 +127,8 @@ def make_run(folder: Path, family: Family, sentencepiece_file: str) -> Run:
     if family.equal_biases:
         params = {k: np.repeat(v[:, :1], v.shape[1], 1) if "relpos" in k else v for k, v in params.items()}
     state = InferenceState(jnp.int32(STEP), unflatten_dict({k: jnp.asarray(v) for k, v in params.items()}, sep="/"))
-    manager = checkpoints.CheckpointManager(str(folder), checkpoints.SaveCheckpointConfig())
+    partitioner = partitioning.PjitPartitioner(num_partitions=1)
+    manager = checkpoints.OrbaxCheckpointManagerInterface(str(folder), state, partitioner)
     manager.save(state)
     manager.close()
     return Run(str(folder), model, params)
@@ -272,7 +273,7 @@ def assert_restores_with_optimizer(model, path: str) -> None:
     make = initialization.TrainStateInitializer(
         model.optimizer_def, model.get_initial_variables, shapes, partitioning.PjitPartitioner(num_partitions=1)
     )
-    state = make.from_checkpoint(path, checkpoints.RestoreCheckpointConfig(path, "specific"))
+    state = make.from_checkpoint([utils.RestoreCheckpointConfig(path, "specific")])
     assert int(state.step) == STEP
     moments = [x for x in jax.tree.leaves(state.param_states) if isinstance(x, jax.Array)]
     assert moments and not any(np.any(x) for x in moments)

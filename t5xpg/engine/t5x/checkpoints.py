@@ -1,182 +1,236 @@
 """Saves and restores train states: `checkpoint_<step>/state/…`, and `dataset/…` where the data's position is kept.
 
-A checkpoint is written beside its final name and renamed when it is whole; `commit_success.txt` marks it so.
+A checkpoint is written beside its final name and renamed when it is whole; `commit_success.txt` marks it so. All
+classes write this layout, which T5X writes by Orbax, and read it and the legacy one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import itertools
+import functools
 import os
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
+import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from absl import logging
 from etils import epath
-from flax import traverse_util
-from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding, PartitionSpec
 
-from t5x.embedded.checkpoint_readers import LEGACY_INDEX, DamagedCheckpointError, flatten, open_checkpoint, unflatten  # noqa: F401, DamagedCheckpointError is part of this module
+from t5x.checkpoint_importer import LazyArray
+from t5x.embedded.best_checkpoints import KeepBest, populate_metrics_for_steps
+from t5x.embedded.checkpoint_datasets import (
+    DatasetArgs,
+    DatasetCheckpointHandler,
+    UnsavableDatasetError,
+    dataset_file_name,
+    restore_dataset,
+)
+from t5x.embedded.checkpoint_folders import all_steps, checkpoint_path, latest_step, put_aside
+from t5x.embedded.checkpoint_readers import DamagedCheckpointError, flatten, open_checkpoint, unflatten
+from t5x.embedded.checkpoint_restoring import StoredArray, has_value, read_in_rounds, restore_state, transformed
 
-DTYPES = (None, "float32", "bfloat16", "float16")
+__all__ = [
+    "CheckpointManagerConstructor",
+    "Checkpointer",
+    "CheckpointerConstructor",
+    "DamagedCheckpointError",
+    "DatasetArgs",
+    "DatasetCheckpointHandler",
+    "LazyArray",
+    "OrbaxCheckpointManagerInterface",
+    "RestoreStateTransformationFn",
+    "SaveBestCheckpointer",
+    "SaveStateTransformationFn",
+    "all_steps",
+    "checkpoint_path",
+    "find_checkpoint",
+    "flatten",
+    "get_local_data",
+    "has_value",
+    "latest_step",
+    "load_t5x_checkpoint",
+    "open_checkpoint",
+    "populate_metrics_for_steps",
+    "put_aside",
+    "restore_dataset",
+    "unflatten",
+]
 
 
-@dataclasses.dataclass
-class SaveCheckpointConfig:
-    """When and how to save.
+class SaveStateTransformationFn(Protocol):
+    """Changes what is saved: takes and returns (state dict, the same tree with each leaf's name)."""
 
-    Attributes:
-      dtype: parameters are stored in it (optimizer state as it is). T5X's Orbax path ignores this value.
-      period: steps between checkpoints; None saves only at checkpoint_steps.
-      checkpoint_steps: further steps to save at.
-      keep: how many of the latest to keep; None keeps all.
-      save_dataset: whether to store the position in the training data, so that a restart repeats none.
-      keep_dataset_checkpoints: accepted for T5X's gin files, whose Orbax path ignores it as well.
+    def __call__(self, state_dict: Mapping, parameter_infos: Mapping) -> tuple[Mapping, Mapping]: ...
+
+
+class RestoreStateTransformationFn(Protocol):
+    """Changes what was restored into what the model has.
+
+    `state_dict` has the checkpoint's names. Its leaves have a shape and a dtype and are not read yet; a function moves
+    them, drops them, or puts arrays in their places. `target_state_dict` is the model's, by shapes. `is_resuming` says
+    that a run goes on with a checkpoint of its own.
     """
 
-    dtype: str | None = "float32"
-    period: int | None = None
-    checkpoint_steps: Sequence[int] | None = None
-    keep: int | None = None
-    keep_dataset_checkpoints: int | None = None
-    save_dataset: bool = False
-
-    def __post_init__(self):
-        check_dtype("SaveCheckpointConfig", self.dtype)
+    def __call__(self, state_dict: Mapping, target_state_dict: Mapping, *, is_resuming: bool = False) -> Mapping: ...
 
 
-@dataclasses.dataclass
-class RestoreCheckpointConfig:
-    """Where to start from.
-
-    Attributes:
-      path: a checkpoint (mode "specific"), or a folder of them ("latest", "all"); [] for none.
-      mode: "specific", "latest" or "all".
-      assignment_map: (pattern, replacement) pairs. A pattern matches a whole name in the model
-        ("target/encoder/…"); the replacement is its name in the checkpoint, or None not to restore it.
-      strict: whether every parameter must be found (always so here, fallback_to_scratch aside).
-      fallback_to_scratch: initialize what the checkpoint lacks.
-      dtype: parameters are restored in it; None leaves them as stored.
-      restore_dataset: whether to restore the position in the training data too.
-    """
-
-    path: str | Sequence[str]
-    mode: str = "latest"
-    assignment_map: Sequence[tuple[str, str | None]] | None = None
-    strict: bool = True
-    fallback_to_scratch: bool = False
-    dtype: str | None = None
-    restore_dataset: bool = False
-
-    def __post_init__(self):
-        check_dtype("RestoreCheckpointConfig", self.dtype)
-        if self.mode not in ("specific", "latest", "all"):
-            raise ValueError(f"RestoreCheckpointConfig.mode is {self.mode!r}; use 'specific', 'latest' or 'all'.")
-
-    def checkpoint_paths(self) -> list[str]:
-        """Returns the checkpoints this configuration names, oldest first; none for a folder without any."""
-        paths = [self.path] if isinstance(self.path, str) else list(self.path)
-        if self.mode == "specific":
-            return paths
-        found = [checkpoint_path(folder, step) for folder in paths for step in all_steps(folder)]
-        return found[-1:] if self.mode == "latest" else found
+def get_local_data(x):
+    """Returns a replicated array's copy on this process's first device; anything else as it is."""
+    return x.addressable_data(0) if isinstance(x, jax.Array) else x
 
 
-@dataclasses.dataclass
-class CheckpointConfig:
-    save: SaveCheckpointConfig | None = None
-    restore: RestoreCheckpointConfig | None = None
-
-
-def check_dtype(where: str, dtype: str | None) -> None:
-    if dtype not in DTYPES:
-        raise ValueError(f"{where}.dtype is {dtype!r}; use one of {DTYPES}.")
-
-
-def checkpoint_path(folder: str, step: int) -> str:
-    return os.path.join(folder, f"checkpoint_{step}")
-
-
-def all_steps(folder: str) -> list[int]:
-    """Returns the steps of the finished checkpoints in `folder`, in increasing order; [] without a folder."""
-    if not os.path.isdir(folder):
-        return []
-    named = (re.fullmatch(r"checkpoint_(\d+)", name) for name in os.listdir(folder))
-    return sorted(int(match[1]) for match in named if match and is_finished(os.path.join(folder, match[0])))
-
-
-def is_finished(path: str) -> bool:
-    """Whether a checkpoint was written to its end: Orbax's marker, or the legacy format's index, is there."""
-    return any(os.path.exists(os.path.join(path, name)) for name in ("commit_success.txt", LEGACY_INDEX))
-
-
-def put_aside(path: str) -> str:
-    """Renames a damaged checkpoint so that it no longer counts as one, and its step can be saved anew."""
-    folder, name = os.path.split(path)
-    aside = os.path.join(folder, f"damaged_{name}")
-    if jax.process_index() == 0:
-        names = itertools.chain([aside], (f"{aside}.{i}" for i in itertools.count(1)))
-        aside = next(name for name in names if not os.path.exists(name))
-        os.rename(path, aside)
-    multihost_utils.sync_global_devices(f"put aside {path}")
-    return aside
-
-
-class CheckpointManager:
-    """Writes checkpoints of one run in the background, and removes the oldest beyond `cfg.keep`.
+@gin.configurable
+class OrbaxCheckpointManagerInterface:
+    """Writes checkpoints of one run in the background, removes those that need not be kept, and restores.
 
     Args:
       directory: MODEL_DIR.
-      cfg: how to save.
-      train_iter: the training data's iterator, whose position is stored with cfg.save_dataset.
-      data_layout: which shard of the data this process reads (names its file).
+      train_state: the train state by shapes (jax.ShapeDtypeStruct leaves).
+      partitioner: partitioning.PjitPartitioner.
+      dataset_iterator: the training data's iterator, whose position is stored too; None to leave it out.
+      save_dtype: parameters are stored in it (optimizer state as it is); None leaves them as they are.
+      restore_dtype: parameters are restored in it; None leaves them as stored.
+      keep: how many checkpoints to keep, the latest, or the best ones besides the latest; None keeps all.
+      period: steps between checkpoints, for `should_save`.
+      force_keep_period: checkpoints of its multiples are kept in any case.
+      metric_name_to_monitor: "<folder of event files>/<tag>", such as train/accuracy or training_eval/<task>/loss;
+        with it the best checkpoints are kept rather than the latest.
+      metric_mode: "max" or "min", whichever is better.
+      keep_checkpoints_without_metrics: whether those without a value stay.
+
+    Deviations from T5X: the latest checkpoint stays in any case, as its SaveBestCheckpointer documents.
+    checkpoint_steps and keep_dataset_checkpoints, which T5X accepts and ignores here, are not accepted.
     """
 
-    def __init__(self, directory: str, cfg: SaveCheckpointConfig, train_iter=None, data_layout=None):
-        self._cfg = cfg
-        self._directory = directory
-        self._dataset = (
-            DatasetArgs(train_iter, dataset_file_name(data_layout), data_layout.is_first_host_in_replica_set)
-            if cfg.save_dataset
-            else None
-        )
-        handlers: dict[str, Any] = {"state": ocp.PyTreeCheckpointHandler(use_ocdbt=True)}
-        if self._dataset is not None:
-            handlers["dataset"] = DatasetHandler()
-        self._manager = ocp.CheckpointManager(
-            os.path.abspath(directory),
-            options=ocp.CheckpointManagerOptions(
-                max_to_keep=cfg.keep, step_prefix="checkpoint", cleanup_tmp_directories=True
-            ),
-            item_handlers=handlers,
-        )
+    def __init__(
+        self,
+        directory: str,
+        train_state,
+        partitioner,
+        dataset_iterator=None,
+        save_dtype: Any = None,
+        restore_dtype: Any = None,
+        keep: int | None = None,
+        period: int | None = 1,
+        force_keep_period: int | None = None,
+        metric_name_to_monitor: str | None = None,
+        metric_mode: str = "max",
+        keep_checkpoints_without_metrics: bool = True,
+    ):
+        self._directory, self._train_state, self._partitioner = os.fspath(directory), train_state, partitioner
+        self._dataset_iterator, self._save_dtype, self._restore_dtype = dataset_iterator, save_dtype, restore_dtype
+        self._should_write_dataset_ckpt = False
+        if dataset_iterator is not None:
+            self._layout = partitioner.get_data_layout()
+            self._should_write_dataset_ckpt = self._layout.is_first_host_in_replica_set
+        self._period = period
+        self._kept: dict[str, Any] = {"max_to_keep": keep, "keep_period": force_keep_period}
+        if metric_name_to_monitor is not None:
+            policy = KeepBest(
+                self._directory,
+                metric_name_to_monitor,
+                metric_mode,
+                keep,
+                keep_checkpoints_without_metrics,
+                force_keep_period,
+            )
+            self._kept = {"preservation_policy": policy}
 
-    def all_steps(self) -> list[int]:
+    @functools.cached_property
+    def _manager(self) -> ocp.CheckpointManager:
+        """Orbax's, made when it is needed: it makes the folder and removes what is unfinished in it."""
+        handlers: dict[str, Any] = {"state": ocp.PyTreeCheckpointHandler(use_ocdbt=True)}
+        if self._dataset_iterator is not None:
+            file_name = dataset_file_name(self._layout)
+            handlers["dataset"] = DatasetCheckpointHandler(file_name, self._should_write_dataset_ckpt)
+        options = ocp.CheckpointManagerOptions(
+            save_interval_steps=self._period or 1, step_prefix="checkpoint", cleanup_tmp_directories=True, **self._kept
+        )
+        return ocp.CheckpointManager(os.path.abspath(self._directory), options=options, item_handlers=handlers)
+
+    @property
+    def directory(self) -> epath.Path:
+        return epath.Path(os.path.abspath(self._directory))
+
+    def all_steps(self) -> Sequence[int]:
         return sorted(self._manager.all_steps())
 
-    def save(self, train_state) -> bool:
-        """Starts saving the state under its own step; returns False when that step is there already."""
-        step = int(train_state.step)
-        if step in self._manager.all_steps():
+    def latest_step(self) -> int | None:
+        return self._manager.latest_step()
+
+    def should_save(self, step: int) -> bool:
+        return self._manager.should_save(step)
+
+    def save(
+        self, train_state, state_transformation_fns: Sequence[SaveStateTransformationFn] = (), force: bool = True
+    ) -> bool:
+        """Starts saving the state under its own step.
+
+        Args:
+          train_state: what to save.
+          state_transformation_fns: applied one after the other to (state dict, names of its leaves).
+          force: save although `should_save` says no.
+
+        Returns:
+          Whether it is saved; it is not when that step is there already.
+        """
+        step = int(get_local_data(train_state.step))
+        if step in self._manager.all_steps() or not (force or self.should_save(step)):
             return False
         state = train_state.state_dict()
-        dtypes = {"target": None if self._cfg.dtype is None else jnp.dtype(self._cfg.dtype)}
+        names = unflatten({name: name if has_value(x) else x for name, x in flatten(state).items()})
+        for fn in state_transformation_fns:
+            state, names = fn(state, names)
+        dtypes = {"target": None if self._save_dtype is None else jnp.dtype(self._save_dtype)}
         save_args = {
             key: jax.tree.map(lambda _, dtype=dtypes.get(key): ocp.SaveArgs(dtype=dtype), tree)
             for key, tree in state.items()
         }
         items: dict[str, Any] = {"state": ocp.args.PyTreeSave(state, save_args=save_args)}
-        if self._dataset is not None:
-            items["dataset"] = self._dataset
+        if self._dataset_iterator is not None:
+            items["dataset"] = DatasetArgs(self._dataset_iterator)
         with self._naming_failure():
             return self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+
+    def restore(
+        self,
+        step: int | None = None,
+        path: str | None = None,
+        fallback_state: Mapping | None = None,
+        state_transformation_fns: Sequence[RestoreStateTransformationFn] = (),
+    ):
+        """Returns the train state of a checkpoint, in arrays of their own.
+
+        Args:
+          step: one of this folder's checkpoints; None for the latest.
+          path: a checkpoint anywhere, in the step's place.
+          fallback_state: a state dict with the values of what the checkpoint lacks.
+          state_transformation_fns: see RestoreStateTransformationFn.
+
+        Raises:
+          ValueError: there is no such checkpoint, it lacks arrays, or shapes differ.
+          DamagedCheckpointError: its files cannot be read.
+
+        The data's position, where a dataset_iterator was given and the checkpoint has it, is restored first.
+        """
+        if path is not None and step is not None:
+            raise ValueError(f"restore takes a step or a path; it was given both, {step} and {path}.")
+        if path is None:
+            path = find_checkpoint(self._directory, step)
+        if self._dataset_iterator is not None:
+            restore_dataset(path, self._dataset_iterator, self._layout)
+        return restore_state(
+            path,
+            self._train_state,
+            self._partitioner.get_mesh_axes(self._train_state),
+            self._partitioner.mesh,
+            self._restore_dtype,
+            state_transformation_fns,
+            fallback_state,
+        )
 
     def wait_until_finished(self) -> None:
         with self._naming_failure():
@@ -184,15 +238,16 @@ class CheckpointManager:
 
     def close(self) -> None:
         """Waits for the last save and releases the manager's threads."""
-        with self._naming_failure():
-            self._manager.close()
+        if "_manager" in vars(self):
+            with self._naming_failure():
+                self._manager.close()
 
     @contextlib.contextmanager
     def _naming_failure(self):
         """Turns what a failed save raises (in the background, so perhaps later) into one line with what to do."""
         try:
             yield
-        except (MemoryError, jax.errors.JaxRuntimeError):
+        except (MemoryError, jax.errors.JaxRuntimeError, UnsavableDatasetError):
             raise
         except Exception as error:  # OSError, and what TensorStore makes of it
             folder, kept = self._directory, all_steps(self._directory)
@@ -204,140 +259,170 @@ class CheckpointManager:
             ) from error
 
 
-def dataset_file_name(layout) -> str:
-    return f"train_ds-{layout.shard_id:03}-of-{layout.num_shards:03}"
-
-
-class DatasetHandler(ocp.CheckpointHandler):
-    """Stores the position in the training data; each process that reads a shard first writes its own file."""
-
-    def save(self, directory: epath.Path, args: DatasetArgs) -> None:
-        if not args.is_writer:
-            return
-        if jax.process_count() > 1:
-            directory = directory / process_folder()
-            directory.mkdir(parents=False, exist_ok=False)
-        args.train_iter.save(os.fspath(directory / args.file_name))
-
-    def restore(self, directory: epath.Path, args: DatasetArgs) -> None:
-        raise ValueError("The data's position is restored by restore_dataset, before the train state is.")
-
-
-@ocp.args.register_with_handler(DatasetHandler, for_save=True, for_restore=True)
-@dataclasses.dataclass
-class DatasetArgs(ocp.args.CheckpointArgs):
-    train_iter: Any
-    file_name: str
-    is_writer: bool
-
-
-def process_folder() -> str:
-    return f"process_{jax.process_index()}-of-{jax.process_count()}"
-
-
-def restore_dataset(path: str, train_iter, layout) -> bool:
-    """Moves `train_iter` to where it was when checkpoint `path` was saved; False when that was not stored."""
-    folder = os.path.join(path, "dataset", process_folder() if jax.process_count() > 1 else "")
-    prefix = os.path.join(folder, dataset_file_name(layout))
-    if not os.path.exists(prefix + ".index"):
-        return False
-    train_iter.restore(prefix)
-    return True
-
-
-def restore_state(path: str, cfg: RestoreCheckpointConfig, wanted, mesh_axes, mesh, scratch=None):
-    """Reads a checkpoint into the form of a train state.
+class Checkpointer(OrbaxCheckpointManagerInterface):
+    """T5X's other interface to the same: saves at once, and names its folder and dtypes otherwise.
 
     Args:
-      path: a checkpoint folder.
-      cfg: assignment_map, dtype and fallback_to_scratch apply.
-      wanted: the train state by shapes (jax.ShapeDtypeStruct leaves).
-      mesh_axes: the same tree with PartitionSpec leaves.
-      mesh: the device mesh.
-      scratch: () -> a freshly initialized train state, for what the checkpoint lacks.
+      train_state, partitioner, dataset_iterator, keep, restore_dtype: as OrbaxCheckpointManagerInterface has them.
+      checkpoints_dir: the folder to save in; "" where there is nothing to save.
+      save_dtype: parameters are stored in it.
+      keep_dataset_checkpoints: accepted for T5X's callers; the data's position goes with its checkpoint.
 
-    Returns:
-      A train state with arrays placed on the mesh.
+    Deviation from T5X: it writes the layout of Orbax, not the legacy one.
+    """
+
+    def __init__(
+        self,
+        train_state,
+        partitioner,
+        checkpoints_dir: str,
+        dataset_iterator=None,
+        *,
+        keep: int | None = None,
+        save_dtype: Any = np.float32,
+        restore_dtype: Any = None,
+        keep_dataset_checkpoints: int | None = None,
+        **best: Any,
+    ):
+        del keep_dataset_checkpoints
+        super().__init__(
+            checkpoints_dir, train_state, partitioner, dataset_iterator, save_dtype, restore_dtype, keep, **best
+        )
+
+    def save(self, train_state, state_transformation_fns: Sequence[SaveStateTransformationFn] = ()) -> bool:
+        saved = super().save(train_state, state_transformation_fns)
+        self.wait_until_finished()
+        return saved
+
+
+@gin.configurable
+class SaveBestCheckpointer(Checkpointer):
+    """Keeps the best checkpoints by a metric, and the latest; see OrbaxCheckpointManagerInterface.
+
+    As SaveCheckpointConfig.checkpointer_cls it hands its settings to the checkpoint manager.
+    """
+
+    def __init__(
+        self,
+        train_state,
+        partitioner,
+        checkpoints_dir: str,
+        dataset_iterator=None,
+        *,
+        keep: int | None = None,
+        save_dtype: Any = np.float32,
+        restore_dtype: Any = None,
+        metric_name_to_monitor: str = "train/accuracy",
+        metric_mode: str = "max",
+        keep_checkpoints_without_metrics: bool = True,
+        force_keep_period: int | None = None,
+        keep_dataset_checkpoints: int | None = None,
+    ):
+        self.best = {
+            "metric_name_to_monitor": metric_name_to_monitor,
+            "metric_mode": metric_mode,
+            "keep_checkpoints_without_metrics": keep_checkpoints_without_metrics,
+            "force_keep_period": force_keep_period,
+        }
+        super().__init__(
+            train_state,
+            partitioner,
+            checkpoints_dir,
+            dataset_iterator,
+            keep=keep,
+            save_dtype=save_dtype,
+            restore_dtype=restore_dtype,
+            keep_dataset_checkpoints=keep_dataset_checkpoints,
+            **self.best,
+        )
+
+
+class CheckpointerConstructor(Protocol):
+    """A Checkpointer class, or one with arguments bound."""
+
+    def __call__(
+        self,
+        train_state,
+        partitioner,
+        checkpoints_dir: str,
+        dataset_iterator=None,
+        *,
+        keep: int | None = None,
+        save_dtype: Any = np.float32,
+        restore_dtype: Any = None,
+        keep_dataset_checkpoints: int | None = None,
+    ) -> Checkpointer: ...
+
+
+class CheckpointManagerConstructor(Protocol):
+    """An OrbaxCheckpointManagerInterface class, or one with arguments bound."""
+
+    def __call__(
+        self,
+        directory: str,
+        train_state,
+        partitioner,
+        dataset_iterator=None,
+        save_dtype: Any = None,
+        restore_dtype: Any = None,
+        keep: int | None = None,
+        period: int | None = None,
+        force_keep_period: int | None = None,
+    ) -> OrbaxCheckpointManagerInterface: ...
+
+
+def find_checkpoint(path: str, step: int | None = None) -> str:
+    """Returns the checkpoint_<step> folder that is meant.
+
+    Args:
+      path: the folder itself, the index file of a legacy one, or a folder of checkpoints.
+      step: which, in a folder of checkpoints; None for the latest.
 
     Raises:
-      ValueError: names what is missing, and every shape that differs.
-      DamagedCheckpointError: the files cannot be read.
+      ValueError: there is no such checkpoint.
+
+    Deviation from T5X: it returns the index file, and so finds legacy checkpoints only.
     """
-    shapes, specs = flatten(wanted.state_dict()), flatten(mesh_axes.state_dict())
-    reader = open_checkpoint(path)
-    stored = reader.arrays
-    sources = match_names(list(shapes), stored, cfg.assignment_map or ())
-    missing = sorted(name for name in shapes if name not in sources and has_value(shapes[name]))
-    check_shapes(path, shapes, stored, sources)
-    fresh = flatten(scratch().state_dict()) if may_fill(path, missing, stored, cfg, scratch) else {}
-
-    dtype = None if cfg.dtype is None else jnp.dtype(cfg.dtype)
-    placements = {
-        source: (NamedSharding(mesh, specs[name] or PartitionSpec()), dtype if name.startswith("target/") else None)
-        for name, source in sources.items()
-    }
-    values = reader.read(placements)
-    result = {name: values[sources[name]] if name in sources else shape for name, shape in shapes.items()}
-    result |= {name: fresh[name] for name in missing}
-    return wanted.restore_state(unflatten(result))
+    path = os.fspath(path)
+    if os.path.isdir(path):
+        chosen = latest_step(path) if step is None else step
+        path = path if chosen is None else checkpoint_path(path, chosen)
+    else:
+        path = os.path.dirname(path)
+    open_checkpoint(path)
+    return path
 
 
-def match_names(names: list[str], stored: Mapping[str, Any], assignment_map) -> dict[str, str]:
-    """Returns {name in the model: name in the checkpoint} for all that the checkpoint has.
+def load_t5x_checkpoint(
+    path: str,
+    step: int | None = None,
+    state_transformation_fns: Sequence[RestoreStateTransformationFn] = (),
+    restore_dtype: Any = None,
+    lazy_parameters: bool = False,
+) -> dict[str, Any]:
+    """Returns a checkpoint's whole state dict, of either layout, without a model.
 
-    The first pattern that matches a name decides; names without one keep their own.
+    Args:
+      path, step: see find_checkpoint.
+      state_transformation_fns: see RestoreStateTransformationFn; their target is empty.
+      restore_dtype: parameters are restored in it; None leaves them as stored.
+      lazy_parameters: give LazyArrays, each of which is read when it is asked for.
+
+    Returns:
+      {"target": {…}, "state": {…}} of NumPy arrays.
     """
-    used, sources = set(), {}
-    for name in names:
-        rule = next(((p, r) for p, r in assignment_map if re.fullmatch(p, name)), None)
-        if rule is None:
-            if name in stored and has_value(stored[name]):
-                sources[name] = name
-            continue
-        pattern, replacement = rule
-        used.add(pattern)
-        if replacement is None:
-            continue
-        source = re.fullmatch(pattern, name).expand(replacement)
-        if source not in stored:
-            raise ValueError(
-                f"assignment_map maps {name} to {source}, which the checkpoint lacks; it has {sorted(stored)}."
-            )
-        sources[name] = source
-    unused = sorted({pattern for pattern, _ in assignment_map} - used)
-    if unused:
-        raise ValueError(f"assignment_map patterns {unused} match no name in the model; it has {sorted(names)}.")
-    return sources
+    reader = open_checkpoint(find_checkpoint(path, step))
+    leaves = transformed(reader.arrays, {}, state_transformation_fns)
+    stored = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, StoredArray)}
+    cpu = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+    placements = {name: (cpu, restore_dtype if name.startswith("target/") else None) for name in stored}
 
+    def read(names: Mapping[str, StoredArray]) -> dict[str, np.ndarray]:
+        return {name: np.asarray(x) for name, x in read_in_rounds(reader, names, placements).items()}
 
-def has_value(stored: Any) -> bool:
-    return stored is not None and stored is not traverse_util.empty_node
+    def lazy(name: str) -> LazyArray:
+        leaf, dtype = stored[name], placements[name][1]
+        return LazyArray(leaf.shape, leaf.dtype if dtype is None else dtype, lambda: read({name: leaf})[name])
 
-
-def check_shapes(path: str, shapes: Mapping, stored: Mapping, sources: Mapping[str, str]) -> None:
-    """Raises ValueError naming every parameter whose stored shape is not the model's."""
-    differing = [
-        f"{name} is {tuple(stored[source].shape)} there and {tuple(shapes[name].shape)} in the model"
-        for name, source in sources.items()
-        if tuple(stored[source].shape) != tuple(np.shape(shapes[name]))
-    ]
-    if differing:
-        raise ValueError(f"{path} does not fit the model: {'; '.join(differing)}. Use the gin it was trained with.")
-
-
-def may_fill(path: str, missing: list[str], stored: Mapping, cfg: RestoreCheckpointConfig, scratch) -> bool:
-    """Whether values must be initialized for `missing` names; raises ValueError when they may not be.
-
-    A checkpoint that holds no optimizer state at all (an exported or imported model) may start a new one.
-    """
-    if not missing:
-        return False
-    has_optimizer = any(name.startswith("state/param_states") for name in stored)
-    optimizer_only = all(name.startswith("state/") for name in missing)
-    if scratch is not None and (cfg.fallback_to_scratch or (optimizer_only and not has_optimizer)):
-        logging.warning("Not in %s, so initialized from scratch: %s", path, missing)
-        return True
-    raise ValueError(
-        f"{path} lacks {missing}; map them with RestoreCheckpointConfig.assignment_map, or bind "
-        "fallback_to_scratch = True to initialize them."
-    )
+    values = {name: lazy(name) for name in stored} if lazy_parameters else read(stored)
+    return unflatten(leaves | values)

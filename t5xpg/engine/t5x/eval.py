@@ -11,9 +11,9 @@ import jax
 import seqio
 from jax.experimental import multihost_utils
 
-from t5x import gin_utils, models
-from t5x.checkpoints import RestoreCheckpointConfig
-from t5x.embedded import console, datasets, evaluation, inference_files, model_info
+from t5x import gin_utils, models, utils
+from t5x.embedded import console, datasets, evaluation, inference_files, initialization
+from t5x.embedded.checkpoint_configs import RestoreCheckpointConfig
 from t5x.embedded.evaluation import InferenceEvaluator
 from t5x.embedded.initialization import TrainStateInitializer
 from t5x.embedded.vocabulary_check import import_task_module
@@ -30,7 +30,7 @@ def evaluate(
     training_evaluator_cls: Callable | None = None,
     summarize_config_fn: Callable = gin_utils.summarize_gin_config,
     train_state_initializer_cls: type[TrainStateInitializer] = TrainStateInitializer,
-    train_eval_get_dataset_fn: Callable = datasets.get_training_eval_datasets,
+    train_eval_get_dataset_fn: Callable = utils.get_training_eval_datasets,
     fallback_init_rng: int | None = None,
     use_orbax: bool = True,
 ) -> None:
@@ -75,8 +75,10 @@ def evaluate(
         partitioner=partitioner,
     )
     axes = initializer.train_state_axes
-    shape = initializer.global_train_state_shape
-    model_info.write_model_info(os.path.join(output_dir, "model-info.txt"), shape, partitioner)
+    initialization.check_divisible(initializer, partitioner.mesh)
+    utils.log_model_info(
+        os.path.join(output_dir, "model-info.txt"), initializer.global_train_state_shape, partitioner
+    )
     with contextlib.closing(evaluator), contextlib.ExitStack() as stack:
         teacher = None
         if training_evaluator_cls is not None:
@@ -101,7 +103,9 @@ def evaluate(
         init_rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
         for path in checkpoints_to_evaluate(restore_checkpoint_cfg, done_file):
             console.say(f"Evaluating {path}")
-            state = initializer.from_checkpoint(path, restore_checkpoint_cfg, init_rng)
+            state, _ = utils.create_checkpoint_manager_and_restore(
+                initializer, partitioner, restore_checkpoint_cfg, path, init_rng, model_dir=output_dir
+            )
             if teacher is not None:
                 evaluation.evaluate_with_teacher(teacher, state, eval_datasets)
             evaluator.evaluate(state, axes).result()

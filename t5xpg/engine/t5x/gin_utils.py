@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 from collections.abc import Sequence
 
 import gin
@@ -18,28 +16,12 @@ def parse_gin_flags(
     skip_unknown: bool | Sequence[str] = False,
     finalize_config: bool = True,
 ) -> None:
-    """Parses files and then bindings; later ones override earlier ones.
-
-    Raises:
-      ValueError: a binding sets a macro that nothing uses (T5X lets a misspelt TRAIN_STEPS pass).
-    """
+    """Parses files and then bindings; later ones override earlier ones."""
     for path in gin_search_paths:
         gin.add_config_file_search_path(path)
     gin.parse_config_files_and_bindings(gin_files, gin_bindings, skip_unknown=skip_unknown, finalize_config=False)
-    check_macros(gin_bindings)
     if finalize_config:
         gin.finalize()
-
-
-def check_macros(bindings: Sequence[str]) -> None:
-    """Raises ValueError for the first `MACRO = value` whose macro no parameter refers to."""
-    used = set(re.findall(r"%(\w+)", gin.config_str()))
-    for binding in bindings:
-        macro = re.match(r"\s*(\w+)\s*=", binding)
-        if macro and macro[1] not in used:
-            near = difflib.get_close_matches(macro[1], used, n=1)
-            advice = f"did you mean {near[0]}?" if near else f"it uses {', '.join(sorted(used))}."
-            raise ValueError(f"The recipe has no use for {macro[1]}; {advice}")
 
 
 def rewrite_gin_args(args: Sequence[str]) -> list[str]:

@@ -7,9 +7,10 @@ the same command goes on after the last of them.
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -18,9 +19,9 @@ import seqio
 import tensorflow as tf
 from jax.experimental import multihost_utils
 
-from t5x import gin_utils, models
-from t5x.checkpoints import RestoreCheckpointConfig
-from t5x.embedded import console, datasets, inference, model_info, vocabulary_check
+from t5x import gin_utils, models, utils
+from t5x.embedded import console, datasets, inference, initialization, vocabulary_check
+from t5x.embedded.checkpoint_configs import RestoreCheckpointConfig
 from t5x.embedded.inference_files import (  # T5X's names for gin: infer_script.write_inferences_to_file, …
     MODES,
     ShardFiles,
@@ -30,6 +31,7 @@ from t5x.embedded.inference_files import (  # T5X's names for gin: infer_script.
     write_inferences_to_file,
 )
 from t5x.embedded.initialization import TrainStateInitializer
+from t5x.embedded.packing import make_converter
 
 
 def infer(
@@ -94,7 +96,8 @@ def infer(
         verify_matching_vocabs_fn(dataset_cfg, model)
     provider = dataset_cfg.mixture_or_task_name
     provider = seqio.get_mixture_or_task(provider) if isinstance(provider, str) else provider
-    data = InferenceData(dataset_cfg, model.FEATURE_CONVERTER_CLS(pack=False), shard_id, num_shards, checkpoint_period)
+    converter = make_converter(model.FEATURE_CONVERTER_CLS, pack=False)
+    data = InferenceData(dataset_cfg, converter, shard_id, num_shards, checkpoint_period)
     shapes, types = data.batch_spec(provider)
     initializer = train_state_initializer_cls(
         optimizer_def=None,
@@ -103,13 +106,16 @@ def infer(
         input_types=types,
         partitioner=partitioner,
     )
+    initialization.check_divisible(initializer, partitioner.mesh)
     if shard_id == 0:
         summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
         state_shape = initializer.global_train_state_shape
-        model_info.write_model_info(os.path.join(output_dir, "model-info.txt"), state_shape, partitioner)
+        utils.log_model_info(os.path.join(output_dir, "model-info.txt"), state_shape, partitioner)
     path = single_checkpoint(restore_checkpoint_cfg)
     init_rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
-    state = initializer.from_checkpoint(path, restore_checkpoint_cfg, init_rng)
+    state, _ = utils.create_checkpoint_manager_and_restore(
+        initializer, partitioner, restore_checkpoint_cfg, path, init_rng, model_dir=output_dir
+    )
     step = int(state.step)
     console.say(f"Restored step {step:,} of {path}, parameters in {restore_checkpoint_cfg.dtype or 'their own dtype'}")
 
@@ -126,6 +132,47 @@ def infer(
             finish(files, merge_fn if merge_chunked_results else None, step)
         multihost_utils.sync_global_devices(f"inferred {task.name}")
         console.say(f"{count:,} examples of {task.name} are in {files.result}")
+
+
+def create_task_from_tfexample_file(
+    paths: Sequence[str],
+    file_type: str,
+    inputs_key: str,
+    targets_key: str | None,
+    features: Mapping[str, seqio.Feature],
+    task_id: str | None = None,
+) -> str:
+    """Registers a task over files of TFExamples, and returns its name; its one split is "infer".
+
+    Args:
+      paths: files or patterns of them.
+      file_type: "tfrecord".
+      inputs_key, targets_key: the examples' features that hold the UTF-8 texts; without a targets_key there are none.
+      features: {"inputs": …} and, with a targets_key, "targets": vocabulary, add_eos and so on.
+      task_id: the task is named infer_<task_id>; by default a hash of the files and keys.
+
+    Raises:
+      ValueError: there is no such file, or another file_type.
+    """
+    if file_type != "tfrecord":
+        raise ValueError(f"file_type is {file_type!r}; only 'tfrecord' can be read.")
+    if not tf.io.gfile.glob(paths):
+        raise ValueError(f"There is no file {paths} to infer from; check the paths.")
+    keys = {"inputs": inputs_key} | ({"targets": targets_key} if targets_key else {})
+    if task_id is None:
+        task_id = hashlib.sha256(":".join([*paths, *keys.values()]).encode()).hexdigest()[:10]
+    task = seqio.TaskRegistry.add(
+        f"infer_{task_id}",
+        source=seqio.TFExampleDataSource(
+            {"infer": paths}, {key: tf.io.FixedLenFeature([], tf.string) for key in keys.values()}
+        ),
+        preprocessors=[
+            functools.partial(seqio.preprocessors.rekey, key_map={"inputs": inputs_key, "targets": targets_key}),
+            seqio.preprocessors.tokenize_and_append_eos,
+        ],
+        output_features=features,
+    )
+    return task.name
 
 
 def check_arguments(mode: str, shard_id: int, num_shards: int) -> None:
@@ -169,14 +216,14 @@ class InferenceData:
 
     def batch_spec(self, provider) -> tuple[dict[str, tuple[int, ...]], dict]:
         """Returns ({feature: shape}, {feature: dtype}) of a batch."""
-        _, features = datasets.without_autograph(self._read, provider)
+        _, features = self._read(provider)
         spec = features.element_spec
         shapes = {name: (self._cfg.batch_size, *feature.shape) for name, feature in spec.items()}
         return shapes, {name: feature.dtype.as_numpy_dtype for name, feature in spec.items()}
 
     def chunks(self, task: seqio.Task, first: int) -> Iterator[tuple[tf.data.Dataset, tf.data.Dataset]]:
         """Yields (the task's examples, the model's features) of each chunk from the `first` on."""
-        examples, features = datasets.without_autograph(self._read, task)
+        examples, features = self._read(task)
         chunks = tf.data.Dataset.zip((examples, features)).padded_batch(self._chunk_size)
         for parts in chunks.skip(first).prefetch(tf.data.AUTOTUNE):
             yield tuple(tf.data.Dataset.from_tensor_slices(part) for part in parts)

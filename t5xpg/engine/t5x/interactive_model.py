@@ -18,7 +18,6 @@ from jax.sharding import NamedSharding
 
 from t5x import models, train, utils
 from t5x import trainer as trainer_lib
-from t5x.embedded import model_info
 from t5x.embedded.natural_text import (
     Example,
     Preprocessors,
@@ -129,7 +128,7 @@ class InteractiveModel:
         if self._train_state is None:
             self._train_state = initializer.from_scratch(init_rng)
         info = os.path.join(self._output_dir, "model-info.txt")
-        model_info.write_model_info(info, initializer.global_train_state_shape, partitioner)
+        utils.log_model_info(info, initializer.global_train_state_shape, partitioner)
         self._trainer = trainer_lib.Trainer(
             model=model,
             train_state=self._train_state,

@@ -12,6 +12,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 
 import jax
 import numpy as np
@@ -19,17 +20,16 @@ import seqio
 from absl import logging
 from jax.experimental import multihost_utils
 
-from t5x import checkpoints, models
+from t5x import checkpoints, models, utils
 from t5x import trainer as trainer_lib
-from t5x.checkpoints import CheckpointConfig, CheckpointManager, RestoreCheckpointConfig
-from t5x.embedded import console, datasets, evaluation, model_info, safeguards, vocabulary_check
-from t5x.embedded.inference_files import open_whole
+from t5x.embedded import console, datasets, evaluation, initialization, model_info, safeguards
+from t5x.embedded.checkpoint_configs import CheckpointConfig, SaveCheckpointConfig
 from t5x.embedded.initialization import TrainStateInitializer
+from t5x.embedded.resuming import Restorer
 from t5x.embedded.schedule import Schedule
 from t5xpg.base import memory
 
 TRAIN_METRIC_KEY = "train"
-FIRST_STEP_NAME = "first_step.txt"
 EVAL_RESULTS_NAME = "eval_results.json"
 
 
@@ -52,14 +52,14 @@ def train(
     use_hardware_rng: bool = False,
     summarize_config_fn: Callable,
     inference_evaluator_cls: Callable[..., seqio.Evaluator] = seqio.Evaluator,
-    get_dataset_fn: Callable = datasets.get_dataset,
+    get_dataset_fn: Callable = utils.get_dataset,
     concurrent_metrics: bool = True,
-    train_eval_get_dataset_fn: Callable = datasets.get_training_eval_datasets,
+    train_eval_get_dataset_fn: Callable = utils.get_training_eval_datasets,
     actions: Mapping[str, Sequence[trainer_lib.BaseAction]] | None = None,
     run_eval_before_training: bool = False,
     train_state_initializer_cls: type[TrainStateInitializer] = TrainStateInitializer,
     use_orbax: bool = True,
-    verify_matching_vocabs_fn: Callable | None = vocabulary_check.verify_matching_vocabs,
+    verify_matching_vocabs_fn: Callable | None = utils.verify_matching_vocabs,
     gc_period: int = 0,
 ) -> tuple[int, object]:
     """Trains a model, or goes on where an earlier run in `model_dir` stopped.
@@ -102,7 +102,12 @@ def train(
     layout = partitioner.get_data_layout(train_dataset_cfg.batch_size)
     shard = (layout.shard_id, layout.num_shards)
     converter_cls = model.FEATURE_CONVERTER_CLS
-    train_iter = datasets.TrainIterator(get_dataset_fn(train_dataset_cfg, *shard, converter_cls), partitioner)
+    train_iter = utils.prepare_train_iter(
+        get_dataset_fn(train_dataset_cfg, *shard, converter_cls),
+        partitioner=partitioner,
+        checkpoint_cfg=checkpoint_cfg,
+        data_layout=layout,
+    )
     eval_datasets = {}
     if train_eval_dataset_cfg:
         eval_datasets = train_eval_get_dataset_fn(train_eval_dataset_cfg, *shard, eval_steps, converter_cls)
@@ -113,16 +118,17 @@ def train(
     initializer = train_state_initializer_cls(
         optimizer_def=model.optimizer_def,
         init_fn=model.get_initial_variables,
-        input_shapes={name: spec.shape for name, spec in train_iter.element_spec.items()},
+        input_shapes={name: (layout.batch_size, *spec.shape[1:]) for name, spec in train_iter.element_spec.items()},
         input_types={name: spec.dtype for name, spec in train_iter.element_spec.items()},
         partitioner=partitioner,
     )
     describe_run(model_dir, initializer, partitioner, train_dataset_cfg)
-    state = initialize_state(initializer, checkpoint_cfg, model_dir, train_iter, train_dataset_cfg, layout, init_rng)
+    restorer = Restorer(initializer, partitioner, checkpoint_cfg, model_dir, train_iter, init_rng)
+    state = restorer.initialize(train_dataset_cfg, layout)
     step = int(state.step)
     total_steps = step + relative_steps if relative_steps else total_steps
     eval_period = eval_period if eval_datasets or evaluator else 0
-    schedule = make_schedule(total_steps, checkpoint_cfg.save, eval_period, stats_period, gc_period)
+    schedule = make_schedule(step, total_steps, checkpoint_cfg.save, eval_period, stats_period, gc_period)
     trainer = trainer_cls(
         model=model,
         train_state=state,
@@ -133,11 +139,12 @@ def train(
         rng=trainer_rng,
     )
     del state  # the trainer's steps reuse its memory
-    with lock, trainer, make_checkpoint_manager(checkpoint_cfg, model_dir, train_iter, layout) as manager:
+    with lock, trainer, make_manager(checkpoint_cfg.save, model_dir, train_iter, initializer, partitioner) as manager:
         metrics_manager = trainer.train_metrics_manager
         summarize_config_fn(model_dir, metrics_manager.summary_writer, step)
         metrics_manager.write_scalar("timing/init_or_restore_seconds", time.time() - started, step)
         run = TrainingRun(trainer, manager, schedule, train_iter, eval_datasets, actions or {}, model_dir)
+        run.save_fns = checkpoint_cfg.save.state_transformation_fns if checkpoint_cfg.save else ()
         with contextlib.closing(evaluator) if evaluator else contextlib.nullcontext():
             if evaluator:
                 run.decode_with(evaluator, initializer.train_state_axes, concurrent_metrics)
@@ -153,14 +160,16 @@ class TrainingRun:
             raise ValueError(f"actions has keys {sorted(unknown)}; use {list(trainer_lib.ActionMode.__members__)}.")
         self._trainer, self._manager, self._schedule = trainer, manager, schedule
         self._train_iter, self._eval_datasets = train_iter, eval_datasets
-        self._actions, self._model_dir = actions, model_dir
+        self._actions = {trainer_lib.ActionMode[mode]: chosen for mode, chosen in actions.items()}
+        self._model_dir = model_dir
+        self.save_fns: Sequence[checkpoints.SaveStateTransformationFn] = ()
         self._decode: Callable | None = None
         self._loss_watch = safeguards.LossWatch()
 
     def decode_with(self, evaluator: evaluation.InferenceEvaluator, train_state_axes, concurrent: bool) -> None:
         """Makes evaluations decode too; unless `concurrent`, training waits until what was decoded is scored."""
         self._decode = functools.partial(evaluator.evaluate, train_state_axes=train_state_axes)
-        self._waits_for_metrics = not concurrent or bool(self._actions.get("INFER_EVAL"))
+        self._waits_for_metrics = not concurrent or bool(self._actions.get(trainer_lib.ActionMode.INFER_EVAL))
 
     def run(self, step: int, evaluate_first: bool) -> tuple[int, object]:
         """Runs all rounds from `step` on; returns (last step, last train state)."""
@@ -177,8 +186,11 @@ class TrainingRun:
             return step, trainer.train_state
         if schedule.save_period:
             self._save(step)
-        self._train_iter.warm_up()
+        first_batch = self._train_iter.peek_async()
         self._compile()
+        if wait([first_batch], timeout=60).not_done:
+            console.say("No batch after a minute of reading. `t5xpg check` tells whether any row makes an example.")
+        first_batch.result()
 
         first, started = step, time.time()
         progress = console.Progress(schedule.total_steps, step)
@@ -221,7 +233,7 @@ class TrainingRun:
             return
         self._loss_watch.check(self._trainer.train_state, step)
         tick = time.time()
-        if self._manager.save(self._trainer.train_state):
+        if self._manager.save(self._trainer.train_state, self.save_fns):
             self._trainer.train_metrics_manager.write_scalar("timing/checkpoint_seconds", time.time() - tick, step)
             logging.info("Saving %s", checkpoints.checkpoint_path(self._model_dir, step))
 
@@ -248,14 +260,9 @@ class TrainingRun:
             self._trainer.train_metrics_manager.write_scalar("timing/evaluate_seconds", time.time() - tick, step)
 
     def _run_actions(self, mode: str, metrics_by_task: Mapping) -> None:
-        """Runs the actions of `mode` on process 0; all processes stop if one of its actions says so."""
-        actions = self._actions.get(mode, ())
-        if not actions:
-            return
-        resolved = {task: m.result() if hasattr(m, "result") else m for task, m in metrics_by_task.items()}
-        state = self._trainer.train_state
-        stop = jax.process_index() == 0 and any([action.run(state, resolved) for action in actions])
-        self._trainer.stop_training |= bool(multihost_utils.broadcast_one_to_all(np.array(stop)))
+        key, state = trainer_lib.ActionMode[mode], self._trainer.train_state
+        if self._actions.get(key):
+            self._trainer.stop_training |= run_actions(key, self._actions, state, metrics_by_task)
 
     def _report_end(self, step: int, num_steps: int, seconds: float, received: list[int]) -> None:
         if self._manager is not None:
@@ -265,6 +272,19 @@ class TrainingRun:
             console.say(f"Stopped at step {step:,}: {saved}the same command continues from there.")
             raise SystemExit(128 + received[0])
         console.say(f"Trained {num_steps:,} steps in {seconds:,.0f} s; step {step:,} is in {self._model_dir}")
+
+
+def run_actions(
+    mode: trainer_lib.ActionMode,
+    actions: Mapping[trainer_lib.ActionMode, Sequence[trainer_lib.BaseAction]],
+    train_state,
+    metrics_by_task: Mapping,
+) -> bool:
+    """Runs the actions of `mode` on process 0; returns, in every process, whether one of them stops the run."""
+    resolved = {task: m.result() if hasattr(m, "result") else m for task, m in metrics_by_task.items()}
+    chosen = actions.get(mode, ()) if jax.process_index() == 0 else ()
+    stop = any([action.run(train_state, resolved) for action in chosen])
+    return bool(multihost_utils.broadcast_one_to_all(np.array(stop)))
 
 
 def make_rngs(random_seed: int | None, use_hardware_rng: bool) -> tuple[jax.Array, jax.Array]:
@@ -278,11 +298,12 @@ def make_rngs(random_seed: int | None, use_hardware_rng: bool) -> tuple[jax.Arra
     return init_rng, trainer_rng
 
 
-def make_schedule(total_steps, save_cfg, eval_period, stats_period, gc_period) -> Schedule:
+def make_schedule(first_step, total_steps, save_cfg, eval_period, stats_period, gc_period) -> Schedule:
     save_period = (save_cfg.period if save_cfg else 0) or 0
     shortest = min([p for p in (save_period, eval_period, gc_period) if p], default=total_steps)
     return Schedule(
         total_steps=total_steps,
+        first_step=first_step,
         save_period=save_period,
         eval_period=eval_period,
         stats_period=stats_period or shortest,
@@ -292,87 +313,27 @@ def make_schedule(total_steps, save_cfg, eval_period, stats_period, gc_period) -
 
 
 @contextlib.contextmanager
-def make_checkpoint_manager(cfg: CheckpointConfig, model_dir: str, train_iter, layout):
-    """Yields the run's CheckpointManager, or None where nothing is to be saved; waits for it at the end."""
-    if cfg.save is None or not (cfg.save.period or cfg.save.checkpoint_steps):
+def make_manager(cfg: SaveCheckpointConfig | None, model_dir: str, train_iter, initializer, partitioner):
+    """Yields the run's checkpoint manager, or None where nothing is to be saved; waits for it at the end."""
+    if cfg is None or not (cfg.period or cfg.checkpoint_steps):
         yield None
         return
-    with contextlib.closing(CheckpointManager(model_dir, cfg.save, train_iter, layout)) as manager:
+    manager = initialization.create_orbax_checkpoint_manager(
+        save_cfg=cfg,
+        train_state=initializer.global_train_state_shape,
+        partitioner=partitioner,
+        ds_iter=train_iter,
+        model_dir=model_dir,
+    )
+    with contextlib.closing(manager):
         yield manager
-
-
-def initialize_state(initializer, checkpoint_cfg, model_dir, train_iter, train_dataset_cfg, layout, init_rng):
-    """Returns the state to start from: the latest in model_dir, else the checkpoint asked for, else a new one."""
-    restore_cfg = checkpoint_cfg.restore
-    if checkpoints.all_steps(model_dir):
-        if restore_cfg and restore_cfg.path:
-            console.say(f"Note: {model_dir} holds a run already; {restore_cfg.path} is not read again.")
-        dtype = checkpoint_cfg.save.dtype if checkpoint_cfg.save else "float32"
-        state, path = restore_latest(initializer, model_dir, dtype, init_rng)
-        console.say(f"Continuing from step {int(state.step):,} ({path})")
-        reposition(train_iter, path, train_dataset_cfg, layout, int(state.step) - read_first_step(model_dir))
-        return state
-    if restore_cfg and restore_cfg.path:
-        paths = restore_cfg.checkpoint_paths()
-        if restore_cfg.mode == "all" or len(paths) > 1:
-            raise ValueError(f"Training starts from one checkpoint, and RestoreCheckpointConfig names {paths}.")
-        if not paths:
-            raise ValueError(f"There is no finished checkpoint in {restore_cfg.path} (RestoreCheckpointConfig.path).")
-        state = initializer.from_checkpoint(paths[0], restore_cfg, init_rng)
-        write_first_step(model_dir, int(state.step))
-        console.say(f"Starting from step {int(state.step):,} of {paths[0]}")
-        return state
-    console.say("Starting from scratch")
-    return initializer.from_scratch(init_rng)
-
-
-def restore_latest(initializer, model_dir: str, dtype: str | None, init_rng):
-    """Returns (state, path) of the newest checkpoint in `model_dir` that can be read; damaged ones are put aside."""
-    damaged = []
-    for step in reversed(checkpoints.all_steps(model_dir)):
-        path = checkpoints.checkpoint_path(model_dir, step)
-        try:
-            state = initializer.from_checkpoint(path, RestoreCheckpointConfig(path, "specific", dtype=dtype), init_rng)
-        except checkpoints.DamagedCheckpointError as error:
-            damaged.append((path, error))
-            continue
-        for path_aside, error in damaged:
-            console.say(f"{error}; moved to {checkpoints.put_aside(path_aside)}.")
-        return state, path
-    raise ValueError(f"No checkpoint in {model_dir} can be read; take another MODEL_DIR to start anew. {damaged[0][1]}")
-
-
-def write_first_step(model_dir: str, step: int) -> None:
-    """Keeps the step of the checkpoint that a run starts from: its data starts there."""
-    if jax.process_index() == 0:
-        with open_whole(os.path.join(model_dir, FIRST_STEP_NAME)) as file:
-            file.write(f"{step}\n")
-
-
-def read_first_step(model_dir: str) -> int:
-    """Returns the step that the run in `model_dir` started from; 0 for one from scratch."""
-    path = os.path.join(model_dir, FIRST_STEP_NAME)
-    if not os.path.exists(path):
-        return 0
-    with open(path, encoding="utf-8") as file:
-        return int(file.read())
-
-
-def reposition(train_iter, path: str, cfg: datasets.DatasetConfig, layout, done: int) -> None:
-    """Moves the data to where a resumed run left it after `done` batches, where that can be known."""
-    if checkpoints.restore_dataset(path, train_iter, layout):
-        console.say("Restored the position in the training data")
-    elif cfg.seed is not None and done:
-        tick = time.time()
-        train_iter.skip(done)
-        console.say(f"Read past the first {done:,} batches in {time.time() - tick:.1f} s (save_dataset avoids this)")
-    # Without a seed the data comes in a new order, and there is no position to go back to.
 
 
 def describe_run(model_dir: str, initializer, partitioner, cfg: datasets.DatasetConfig) -> None:
     """Writes model-info.txt, says what is about to be trained, on what, and raises ValueError if it cannot fit."""
     shape = initializer.global_train_state_shape
-    model_info.write_model_info(os.path.join(model_dir, "model-info.txt"), shape, partitioner)
+    initialization.check_divisible(initializer, partitioner.mesh)
+    utils.log_model_info(os.path.join(model_dir, "model-info.txt"), shape, partitioner)
     devices = partitioner.mesh.devices
     name = cfg.mixture_or_task_name
     console.say(

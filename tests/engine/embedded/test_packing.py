@@ -1,5 +1,6 @@
 """Packing by batches against SeqIO's loop, and datasets built without AutoGraph."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t5x.embedded import datasets, packing
+from t5x import utils
+from t5x.embedded import packing
 
 LENGTHS = {"inputs": 24, "targets": 10}
 
@@ -62,8 +64,8 @@ def test_what_cannot_be_packed_is_refused_in_seqio_s_words():
 @pytest.mark.parametrize("converter", [seqio.EncDecFeatureConverter, seqio.PrefixLMFeatureConverter])
 def test_a_converter_s_features_are_the_same(converter):
     rows = dataset(LENGTHS).map(as_a_task)
-    ours = packing.pack_by_batches(converter(pack=True))
-    assert ours._pack_or_pad is packing.pack_dataset
+    ours = packing.make_converter(converter, pack=True)
+    assert type(ours)._pack_or_pad is not seqio.FeatureConverter._pack_or_pad
     assert assert_same(ours(rows, LENGTHS), converter(pack=True)(rows, LENGTHS)) > 20
 
 
@@ -96,38 +98,69 @@ def test_padding_and_other_packing_are_left_alone():
             raise NotImplementedError("its own")
 
     with pytest.raises(NotImplementedError, match="its own"):
-        packing.pack_by_batches(Own(pack=True))(dataset(LENGTHS).map(as_a_task), LENGTHS)
-    for converter in (
-        seqio.EncDecFeatureConverter(pack=False),
-        seqio.EncDecFeatureConverter(pack=True, use_custom_packing_ops=True),
-        seqio.PassThroughFeatureConverter(),
-    ):
-        assert "_pack_or_pad" not in vars(packing.pack_by_batches(converter))
+        packing.make_converter(Own, pack=True)(dataset(LENGTHS).map(as_a_task), LENGTHS)
+    theirs = seqio.EncDecFeatureConverter(pack=False)
+    ours = packing.make_converter(functools.partial(seqio.EncDecFeatureConverter, pack=True), pack=False)
+    assert isinstance(ours, seqio.EncDecFeatureConverter) and not ours.pack
+    for x, y in zip(*(c(dataset(LENGTHS).map(as_a_task), LENGTHS) for c in (theirs, ours)), strict=True):
+        assert all(np.array_equal(x[name], y[name]) for name in x)
 
 
-def test_a_function_with_an_if_over_tensors_is_converted_after_all():
-    def halve(x):
-        if x % 2 == 0:
-            x = x // 2
-        return x
+def test_a_user_s_converter_is_converted_by_autograph():
+    """An `if` over a tensor in its own map function runs as it does without us."""
 
+    class Halving(seqio.EncDecFeatureConverter):
+        def _convert_example(self, features):
+            converted = super()._convert_example(features)
+            if converted["decoder_target_tokens"][0] > 0:
+                converted["decoder_loss_weights"] = converted["decoder_loss_weights"] * 2
+            return converted
+
+    def rows(converter):
+        return list(converter(dataset(LENGTHS).map(as_a_task), LENGTHS).as_numpy_iterator())
+
+    for expected, found in zip(rows(Halving(pack=True)), rows(packing.make_converter(Halving, pack=True)), strict=True):
+        assert all(np.array_equal(expected[name], found[name]) for name in expected)
+        assert found["decoder_loss_weights"].max() == 2
+
+
+def test_a_user_s_preprocessor_is_built_once(tmp_path):
+    """Whatever it raises is its own error, at once."""
     calls = []
 
-    def build(count):
-        calls.append(count)
-        return tf.data.Dataset.range(count).map(halve)
-
-    assert list(datasets.without_autograph(build, 6).as_numpy_iterator()) == [0, 1, 1, 3, 2, 5]
-    assert calls == [6, 6]
-
-
-def test_a_broken_corpus_is_read_once():
-    calls = []
-
-    def build():
+    def broken(ds):
         calls.append(1)
-        raise ValueError("line 3 is broken")
+        raise TypeError("the user's own mistake")
 
-    with pytest.raises(ValueError, match="line 3"):
-        datasets.without_autograph(build)
+    vocabulary = seqio.ByteVocabulary()
+    task = seqio.Task(
+        "broken_preprocessor",
+        seqio.FunctionDataSource(lambda split, shuffle_files, seed=None: tf.data.Dataset.range(3), ["train"]),
+        output_features={name: seqio.Feature(vocabulary) for name in ("inputs", "targets")},
+        preprocessors=[broken],
+    )
+    cfg = utils.DatasetConfig(task, {"inputs": 4, "targets": 4}, "train", 1, False, 0)
+    with pytest.raises(TypeError, match="the user's own mistake"):
+        utils.get_dataset(cfg, 0, 1, seqio.EncDecFeatureConverter)
     assert calls == [1]
+
+
+def test_a_user_s_preprocessor_is_converted_by_autograph():
+    @seqio.map_over_dataset
+    def ids(x):
+        if x % 2 == 0:
+            x = x + 10
+        return {"inputs": tf.fill([2], x), "targets": tf.fill([2], x)}
+
+    vocabulary = seqio.ByteVocabulary(extra_ids=0)
+    task = seqio.Task(
+        "converted_preprocessor",
+        seqio.FunctionDataSource(
+            lambda split, shuffle_files, seed=None: tf.data.Dataset.range(1, 4, output_type=tf.int32), ["train"]
+        ),
+        output_features={name: seqio.Feature(vocabulary, add_eos=False) for name in ("inputs", "targets")},
+        preprocessors=[ids],
+    )
+    cfg = utils.DatasetConfig(task, {"inputs": 2, "targets": 2}, "train", 1, False, 0)
+    rows = utils.get_dataset(cfg, 0, 1, seqio.EncDecFeatureConverter, num_epochs=1).as_numpy_iterator()
+    assert [int(row["encoder_input_tokens"][0, 0]) for row in rows] == [1, 12, 3]

@@ -23,9 +23,12 @@ def test_stops_at_multiples_at_named_steps_and_at_the_end():
     assert [step for step in stops(schedule) if schedule.evaluates_at(step)] == [20, 25]
 
 
-def test_a_resumed_run_stops_where_an_uninterrupted_one_does():
-    schedule = Schedule(100, save_period=10, stats_period=10)
-    assert stops(schedule, 37) == [step for step in stops(schedule) if step > 37]
+def test_a_resumed_run_counts_its_periods_from_where_it_goes_on():
+    """As T5X's loop does; checkpoint_steps are steps of the whole run."""
+    schedule = Schedule(70, first_step=37, save_period=10, eval_period=20, save_steps=(7, 40))
+    assert stops(schedule, 37) == [40, 47, 57, 67, 70]
+    assert [step for step in stops(schedule, 37) if schedule.saves_at(step)] == [40, 47, 57, 67, 70]
+    assert [step for step in stops(schedule, 37) if schedule.evaluates_at(step)] == [57, 70]
 
 
 def test_no_period_means_one_round():

@@ -1,23 +1,17 @@
-"""SeqIO tasks and mixtures as batches: the dataset configuration, its datasets, and the training iterator."""
+"""What to read of a SeqIO task or mixture, and batches of it for training, placed on the devices."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import seqio
 import tensorflow as tf
-from absl import logging
-from jax.experimental import multihost_utils
-
-from t5x.embedded import console
-from t5x.embedded.packing import pack_by_batches
-from t5x.embedded.vocabulary_check import import_task_module
+from clu.data.dataset_iterator import DatasetIterator, PeekableDatasetIterator, TfDatasetIterator
 
 
 @dataclasses.dataclass
@@ -37,6 +31,8 @@ class DatasetConfig:
       module: imported first, where it is what registers the task (gin's `import` does the same).
       use_memory_cache: whether evaluation batches stay in memory between rounds.
       trim_output_features: whether features are cut to task_feature_lengths.
+      runtime_preprocessors, num_prefetch_threads, num_workers: accepted for T5X's gin files; they configure AirIO,
+        which takes SeqIO's place there, and SeqIO does without.
     """
 
     mixture_or_task_name: str | seqio.Task | seqio.Mixture
@@ -51,166 +47,111 @@ class DatasetConfig:
     module: str | None = None
     use_memory_cache: bool = True
     trim_output_features: bool = True
+    runtime_preprocessors: Sequence[Any] | None = None
+    num_prefetch_threads: int | None = None
+    num_workers: int | None = 0
 
     def __post_init__(self):
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise ValueError(f"batch_size is {self.batch_size!r}; set BATCH_SIZE to a whole number above 0.")
         if not isinstance(self.task_feature_lengths, Mapping | None):
             raise ValueError(
-                f"task_feature_lengths is {self.task_feature_lengths!r}, which is no dict; write it so that the shell "
-                "leaves the quotes: \"TASK_FEATURE_LENGTHS={'inputs': 256, 'targets': 48}\"."
+                f"task_feature_lengths is {self.task_feature_lengths!r}, which is not a dict; write it so that the "
+                "shell leaves the quotes: \"TASK_FEATURE_LENGTHS={'inputs': 256, 'targets': 48}\"."
             )
 
 
-def get_dataset(
-    cfg: DatasetConfig,
-    shard_id: int,
-    num_shards: int,
-    feature_converter_cls: Callable[..., seqio.FeatureConverter],
-    num_epochs: int | None = None,
-    continue_from_last_checkpoint: bool = False,
-) -> tf.data.Dataset:
-    """Returns shard `shard_id` of `num_shards` as batches of batch_size / num_shards examples.
-
-    Repeats forever unless `num_epochs` is given. `continue_from_last_checkpoint` is part of the interface of
-    dataset functions; this one starts at the beginning, and the train program restores its iterator.
-    """
-    import_task_module(cfg.module)
-    if continue_from_last_checkpoint:
-        raise ValueError("get_dataset cannot continue by itself; bind SaveCheckpointConfig.save_dataset = True.")
-    if cfg.batch_size % num_shards:
-        raise ValueError(
-            f"batch_size {cfg.batch_size} must be a multiple of the {num_shards} processes' data shards."
-        )
-    seed = cfg.seed
-    if seed is None:
-        # One seed for all processes, or they would not agree on what is whose share.
-        seed = int(multihost_utils.broadcast_one_to_all(np.int32(time.time())))
-    logging.info("Reading %s, split %s, with seed %d", cfg.mixture_or_task_name, cfg.split, seed)
-    converter = feature_converter_cls(pack=cfg.pack, use_custom_packing_ops=cfg.use_custom_packing_ops)
-    return without_autograph(
-        seqio.get_dataset,
-        mixture_or_task_name=cfg.mixture_or_task_name,
-        task_feature_lengths=cfg.task_feature_lengths,
-        dataset_split=cfg.split,
-        shuffle=cfg.shuffle,
-        num_epochs=num_epochs,
-        feature_converter=pack_by_batches(converter),
-        shard_info=seqio.ShardInfo(index=shard_id, num_shards=num_shards),
-        use_cached=cfg.use_cached,
-        seed=seed,
-        trim_output_features=cfg.trim_output_features,
-        batch_size=cfg.batch_size // num_shards,
-    )
-
-
-def without_autograph(build: Callable, *args, **kwargs) -> Any:
-    """Calls `build`, which maps functions over datasets, without AutoGraph: converting them takes seconds a dataset.
-
-    Nearly all have nothing to convert. One that has (an `if` or `for` over tensors) raises; then all is built again,
-    converted.
-    """
-    try:
-        return tf.autograph.experimental.do_not_convert(build)(*args, **kwargs)
-    except (TypeError, RuntimeError) as error:
-        logging.info("Building the dataset again, by AutoGraph: %s", error)
-    return build(*args, **kwargs)
-
-
-def get_training_eval_datasets(
-    cfg: DatasetConfig,
-    shard_id: int,
-    num_shards: int,
-    eval_steps: int,
-    feature_converter_cls: Callable[..., seqio.FeatureConverter],
-) -> dict[str, tf.data.Dataset]:
-    """Returns {task: `eval_steps` batches} for the task, or for each task of a mixture and the mixture.
-
-    Small splits repeat until the batches are full. Every process reads the whole split and takes its rows of
-    each batch, so that uneven files cannot leave one of them without a batch.
-    """
-    import_task_module(cfg.module)
-    provider = cfg.mixture_or_task_name
-    if isinstance(provider, str):
-        provider = seqio.get_mixture_or_task(provider)
-    sources = [task for task in seqio.get_subtasks(provider) if has_split(task, cfg.split)]
-    if isinstance(provider, seqio.Mixture):
-        sources.append(provider)
-    datasets = {}
-    for source in sources:
-        rows = get_dataset(
-            dataclasses.replace(cfg, mixture_or_task_name=source.name, batch_size=1),
-            shard_id=0,
-            num_shards=1,
-            feature_converter_cls=feature_converter_cls,
-            # Finite, so that a split whose examples are all filtered away ends instead of spinning.
-            num_epochs=eval_steps * cfg.batch_size,
-        )
-        batches = (
-            rows.unbatch()
-            .repeat()
-            .shard(num_shards, shard_id)
-            .batch(cfg.batch_size // num_shards, drop_remainder=True)
-            .take(eval_steps)
-        )
-        datasets[source.name] = batches.cache() if cfg.use_memory_cache else batches
-    return datasets
-
-
-def has_split(task: seqio.Task, split: str) -> bool:
-    if split not in task.splits:
-        logging.warning("Task %s has no split %r, so it is not evaluated; it has %s", task.name, split, task.splits)
-    return split in task.splits
-
-
-class TrainIterator:
-    """Sharded global batches from a tf.data.Dataset, with a state that can be saved and restored.
+class ShardedDatasetIterator(DatasetIterator):
+    """Sharded global batches from an iterator over this process's share of them.
 
     Args:
-      dataset: batches of this process's share.
+      iterator: gives {feature: [local batch, length]}.
       partitioner: places them on the devices.
+      global_shapes: {feature: [global batch, length]}.
+
+    `element_spec` is that of the share.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, partitioner):
-        self._iterator = iter(dataset)
-        self._partitioner = partitioner
-        self._first: Future | None = None
-        num_shards = partitioner.get_data_layout().num_shards
-        self.element_spec = {
-            name: jax.ShapeDtypeStruct((spec.shape[0] * num_shards, *spec.shape[1:]), spec.dtype.as_numpy_dtype)
-            for name, spec in dataset.element_spec.items()
-        }
-
-    def warm_up(self) -> None:
-        """Starts computing the first batch in the background. Save and restore before, or after it is taken."""
-        pool = ThreadPoolExecutor(max_workers=1)
-        self._first = pool.submit(next, self._iterator)
-        pool.shutdown(wait=False)
-
-    def __iter__(self) -> TrainIterator:
-        return self
+    def __init__(self, iterator: DatasetIterator, partitioner, global_shapes: Mapping[str, tuple[int, ...]]):
+        self._iterator, self._partitioner, self._global_shapes = iterator, partitioner, global_shapes
 
     def __next__(self) -> dict[str, jax.Array]:
-        first, self._first = self._first, None
-        if first and wait([first], timeout=60).not_done:
-            console.say("No batch after a minute of reading. `t5xpg check` tells whether any row makes an example.")
-        batch = first.result() if first else next(self._iterator)
-        return self._partitioner.shard_batch({name: x.numpy() for name, x in batch.items()})
+        batch = self._partitioner.shard_batch(next(self._iterator))
+        found = {name: x.shape for name, x in batch.items()}
+        if found != self._global_shapes:
+            raise ValueError(f"A batch has the shapes {found}, where {self._global_shapes} were announced.")
+        return batch
+
+    def reset(self) -> None:
+        self._iterator.reset()
+
+    @property
+    def element_spec(self):
+        return self._iterator.element_spec
+
+    @property
+    def iterator(self):
+        """The iterator below: tf.data's, where there is one."""
+        return self._iterator.iterator if isinstance(self._iterator, TfDatasetIterator) else self._iterator
+
+    def save(self, filename: str) -> None:
+        """Writes the position in the data to `filename` (a tf.train.Checkpoint prefix)."""
+        self._iterator.save(filename)
+
+    def restore(self, filename: str) -> None:
+        self._iterator.restore(filename)
 
     def zeros(self) -> dict[str, jax.Array]:
         """Returns an all-zero global batch, to compile for."""
-        num_shards = self._partitioner.get_data_layout().num_shards
-        local = {k: (s.shape[0] // num_shards, *s.shape[1:]) for k, s in self.element_spec.items()}
-        return self._partitioner.shard_batch({k: np.zeros(local[k], s.dtype) for k, s in self.element_spec.items()})
+        return self._partitioner.shard_batch({k: np.zeros(x.shape, x.dtype) for k, x in self.element_spec.items()})
 
-    def save(self, path: str) -> None:
-        """Writes the position in the data to `path` (a tf.train.Checkpoint prefix)."""
-        tf.train.Checkpoint(ds=self._iterator).write(path)
 
-    def restore(self, path: str) -> None:
-        tf.train.Checkpoint(ds=self._iterator).read(path).assert_consumed()
+class TrainIterator(PeekableDatasetIterator):
+    """A ShardedDatasetIterator that can start on its first batch early (`peek_async`). Save before, or after that."""
+
+    def __init__(self, batches: ShardedDatasetIterator):
+        super().__init__(batches)
+        self.zeros = batches.zeros
+        self._local = batches.iterator
 
     def skip(self, num_batches: int) -> None:
         """Reads and drops `num_batches`, to reach the position of an earlier run without its saved state."""
         for _ in range(num_batches):
-            next(self._iterator)
+            next(self._local)
+
+
+def prepare_train_iter(
+    train_iter: tf.data.Dataset | DatasetIterator, *, partitioner, checkpoint_cfg, data_layout
+) -> TrainIterator:
+    """Returns the iterator over global batches that training reads from.
+
+    Args:
+      train_iter: batches of this process's share.
+      partitioner: places them on the devices.
+      checkpoint_cfg: part of T5X's interface.
+      data_layout: has the size of a global batch.
+    """
+    del checkpoint_cfg
+    if isinstance(train_iter, tf.data.Dataset):
+        train_iter = TfDatasetIterator(train_iter, checkpoint=True)
+    elif not isinstance(train_iter, DatasetIterator):
+        raise ValueError(
+            f"get_dataset_fn returned a {type(train_iter).__name__}; return a tf.data.Dataset or a clu.data "
+            "DatasetIterator."
+        )
+    spec = train_iter.element_spec
+    shapes = {name: (data_layout.batch_size, *x.shape[1:]) for name, x in spec.items()}
+    return TrainIterator(ShardedDatasetIterator(train_iter, partitioner, shapes))
+
+
+def get_zeros_batch_like_spec(batch_spec: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    return {name: jnp.zeros(x.shape, x.dtype) for name, x in batch_spec.items()}
+
+
+def get_zeros_batch_like_dataset(dataset: tf.data.Dataset, batch_size: int | None = None) -> dict[str, jax.Array]:
+    """Returns a batch of zeros with a dataset's shapes and dtypes; `batch_size` replaces its first dimension."""
+    lead = () if batch_size is None else (batch_size,)
+    return {
+        name: jnp.zeros((*lead, *x.shape[len(lead) :]), x.dtype.as_numpy_dtype)
+        for name, x in dataset.element_spec.items()
+    }

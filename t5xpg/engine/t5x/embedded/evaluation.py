@@ -14,9 +14,9 @@ import seqio
 
 from t5x import models
 from t5x.embedded import console
-from t5x.embedded.datasets import without_autograph
 from t5x.embedded.inference import get_infer_fn
 from t5x.embedded.inference_files import open_whole
+from t5x.embedded.packing import make_converter
 from t5x.embedded.vocabulary_check import verify_matching_vocabs
 
 
@@ -45,10 +45,9 @@ class InferenceEvaluator:
         if verify_matching_vocabs_fn and isinstance(model, models.BaseTransformerModel):
             verify_matching_vocabs_fn(cfg, model)
         logs = {"log_dir": os.path.join(log_dir, "inference_eval")} if log_dir else {"logger_cls": ()}
-        self._evaluator = without_autograph(
-            inference_evaluator_cls,
+        self._evaluator = inference_evaluator_cls(
             mixture_or_task_name=cfg.mixture_or_task_name,
-            feature_converter=model.FEATURE_CONVERTER_CLS(pack=False),
+            feature_converter=make_converter(model.FEATURE_CONVERTER_CLS, pack=False),
             eval_split=cfg.split,
             use_cached=cfg.use_cached,
             seed=cfg.seed,

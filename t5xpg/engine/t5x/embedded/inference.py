@@ -93,8 +93,9 @@ def run_batches(step, batches, train_state, rng: jax.Array | None, partitioner) 
         step_rng = None
         if rng is not None:
             step_rng, rng = jax.random.split(rng)
-        arrays, index = partitioner.shard_batch(batch), partitioner.shard_batch({"index": indices})["index"]
-        current = step(train_state.params, arrays, step_rng, index, train_state.flax_mutables)
+        if jax.process_count() > 1:
+            batch, indices = partitioner.shard_batch(batch), partitioner.shard_batch({"index": indices})["index"]
+        current = step(train_state.params, batch, step_rng, indices, train_state.flax_mutables)
         if previous is not None:
             yield previous
         previous = current

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """The rounds of a run, all at multiples of their periods (0 for never) and at its last step.
+    """The rounds of a run: every period (0 for never) from the step it starts at, and at its last step.
 
-    Deviation from T5X: it counts periods from the step a run was resumed at; here they count from step 0, so
-    an interrupted run saves and evaluates where an uninterrupted one does.
+    As in T5X, a resumed run counts its periods from the step it was resumed at; save_steps are steps of the whole run.
     """
 
     total_steps: int
+    first_step: int = 0
     save_period: int = 0
     eval_period: int = 0
     stats_period: int = 0
@@ -33,12 +33,13 @@ class Schedule:
     def next_stop(self, step: int) -> int:
         """Returns the next step after `step` at which something is to be done."""
         periods = (self.save_period, self.eval_period, self.stats_period, self.gc_period)
-        stops = [(step // period + 1) * period for period in periods if period]
+        done = step - self.first_step
+        stops = [self.first_step + (done // period + 1) * period for period in periods if period]
         later = [save for save in self.save_steps if save > step]
         return min([*stops, *later, self.total_steps])
 
     def _is_due(self, period: int, step: int) -> bool:
-        return bool(period) and (step % period == 0 or step == self.total_steps)
+        return bool(period) and ((step - self.first_step) % period == 0 or step == self.total_steps)
 
     def saves_at(self, step: int) -> bool:
         return self._is_due(self.save_period, step) or step in self.save_steps

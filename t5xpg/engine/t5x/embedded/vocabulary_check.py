@@ -10,8 +10,16 @@ from absl import logging
 
 def import_task_module(module: str | None) -> None:
     """Imports the module that registers a task, if one is named."""
-    if not module:
-        return
+    if module:
+        import_module(module)
+
+
+def import_module(module: str) -> None:
+    """Imports a module that registers tasks or mixtures.
+
+    Raises:
+      RuntimeError: it defines gin configurables, and comes too late for that.
+    """
     logging.info("Importing %s", module)
     try:
         importlib.import_module(module)

@@ -1,0 +1,72 @@
+"""The position in the training data, stored beside the state: `checkpoint_<step>/dataset/…`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+
+class UnsavableDatasetError(ValueError):
+    """The training data reads from a source whose position TensorFlow cannot store."""
+
+
+def dataset_file_name(layout) -> str:
+    return f"train_ds-{layout.shard_id:03}-of-{layout.num_shards:03}"
+
+
+def process_folder() -> str:
+    return f"process_{jax.process_index()}-of-{jax.process_count()}" if jax.process_count() > 1 else ""
+
+
+class DatasetCheckpointHandler(ocp.CheckpointHandler):
+    """Stores the position in the training data; each process that reads a shard first writes its own file.
+
+    Args:
+      checkpoint_filename: of this process's shard.
+      should_write_dataset_ckpt: whether this process writes it.
+    """
+
+    def __init__(self, checkpoint_filename: str, should_write_dataset_ckpt: bool):
+        self._file_name, self._writes = checkpoint_filename, should_write_dataset_ckpt
+
+    def save(self, directory: epath.Path, args: DatasetArgs) -> None:
+        if not self._writes:
+            return
+        from tensorflow import errors  # late: a state without data is saved without TensorFlow
+
+        if folder := process_folder():
+            directory = directory / folder
+            directory.mkdir(parents=False, exist_ok=False)
+        try:
+            args.item.save(os.fspath(directory / self._file_name))
+        except (errors.FailedPreconditionError, errors.UnimplementedError) as error:
+            raise UnsavableDatasetError(
+                "SaveCheckpointConfig.save_dataset = True, and the position in the training data cannot be saved: its "
+                "source runs Python. Cache the task with `t5xpg cache` and train with use_cached = True, or leave "
+                f"save_dataset out. ({error.message.splitlines()[0]})"
+            ) from error
+
+    def restore(self, directory: epath.Path, args: DatasetArgs) -> Any:
+        """Moves the iterator to where it was and returns it."""
+        args.item.restore(os.fspath(directory / process_folder() / self._file_name))
+        return args.item
+
+
+@ocp.args.register_with_handler(DatasetCheckpointHandler, for_save=True, for_restore=True)
+@dataclasses.dataclass
+class DatasetArgs(ocp.args.CheckpointArgs):
+    item: Any = None
+
+
+def restore_dataset(path: str, train_iter, layout) -> bool:
+    """Moves `train_iter` to where it was when checkpoint `path` was saved; False when that was not stored."""
+    prefix = os.path.join(path, "dataset", process_folder(), dataset_file_name(layout))
+    if not os.path.exists(prefix + ".index"):
+        return False
+    train_iter.restore(prefix)
+    return True

@@ -1,0 +1,54 @@
+"""Which checkpoints a folder holds, and which of them are whole."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+
+import jax
+from jax.experimental import multihost_utils
+
+from t5x.embedded.checkpoint_readers import LEGACY_INDEX
+
+
+def checkpoint_path(folder: str, step: int) -> str:
+    return os.path.join(folder, f"checkpoint_{step}")
+
+
+def all_steps(checkpoints_dir: str) -> list[int]:
+    """Returns the steps of the finished checkpoints in a folder, in increasing order; [] without a folder."""
+    if not os.path.isdir(checkpoints_dir):
+        return []
+    named = (re.fullmatch(r"checkpoint_(\d+)", name) for name in os.listdir(checkpoints_dir))
+    return sorted(int(match[1]) for match in named if match and is_finished(os.path.join(checkpoints_dir, match[0])))
+
+
+def latest_step(checkpoints_dir: str) -> int | None:
+    return max(all_steps(checkpoints_dir), default=None)
+
+
+def step_of(path: str) -> int:
+    """Returns the step in a checkpoint's name."""
+    name = os.path.basename(os.path.normpath(path))
+    match = re.fullmatch(r"checkpoint_(\d+)", name)
+    if match is None:
+        raise ValueError(f"{path} is not named as a checkpoint is; its name must be checkpoint_<step>.")
+    return int(match[1])
+
+
+def is_finished(path: str) -> bool:
+    """Whether a checkpoint was written to its end: Orbax's marker, or the legacy format's index, is there."""
+    return any(os.path.exists(os.path.join(path, name)) for name in ("commit_success.txt", LEGACY_INDEX))
+
+
+def put_aside(path: str) -> str:
+    """Renames a damaged checkpoint so that it no longer counts as one, and its step can be saved anew."""
+    folder, name = os.path.split(path)
+    aside = os.path.join(folder, f"damaged_{name}")
+    if jax.process_index() == 0:
+        names = itertools.chain([aside], (f"{aside}.{i}" for i in itertools.count(1)))
+        aside = next(name for name in names if not os.path.exists(name))
+        os.rename(path, aside)
+    multihost_utils.sync_global_devices(f"put aside {path}")
+    return aside

@@ -1,0 +1,167 @@
+"""A checkpoint's arrays in the form of a train state: transformed, checked, read in place and filled up."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from flax import traverse_util
+from jax.sharding import NamedSharding, PartitionSpec
+
+from t5x.embedded.checkpoint_readers import flatten, open_checkpoint, unflatten
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredArray:
+    """An array of a checkpoint that is not read yet: what state transformations move about.
+
+    Attributes:
+      name: in the checkpoint, "target/…" or "state/…".
+      shape, dtype: as stored.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class AssignmentMap:
+    """The state transformation that RestoreCheckpointConfig.assignment_map asks for.
+
+    Attributes:
+      rules: (pattern, replacement) pairs. The first pattern that matches a whole name in the model decides: the
+        replacement is its name in the checkpoint, or None not to restore it. Names without one keep their own.
+    """
+
+    rules: tuple[tuple[str, str | None], ...]
+
+    def __call__(self, state_dict: Mapping, target_state_dict: Mapping, *, is_resuming: bool = False) -> Mapping:
+        """Returns `state_dict` under the model's names; as it is where a run goes on with its own checkpoint."""
+        if is_resuming:
+            return state_dict
+        stored, wanted = flatten(state_dict), flatten(target_state_dict)
+        sources = {name: source for name in wanted if (source := self._source(name)) is not None}
+        if unused := sorted({p for p, _ in self.rules} - {pattern for pattern, _ in sources.values()}):
+            raise ValueError(f"assignment_map patterns {unused} match no name in the model; it has {sorted(wanted)}.")
+        for name, (_, source) in sources.items():
+            if source is not None and source not in stored:
+                raise ValueError(
+                    f"assignment_map maps {name} to {source}, which the checkpoint lacks; it has {sorted(stored)}."
+                )
+        used = {source for _, source in sources.values()}
+        result = {name: x for name, x in stored.items() if name in wanted or name not in used}
+        result |= {name: stored[source] for name, (_, source) in sources.items() if source is not None}
+        dropped = {name for name, (_, source) in sources.items() if source is None}
+        return unflatten({name: x for name, x in result.items() if name not in dropped})
+
+    def _source(self, name: str) -> tuple[str, str | None] | None:
+        """Returns (pattern that matches, name in the checkpoint or None), or None where no pattern matches."""
+        for pattern, replacement in self.rules:
+            if match := re.fullmatch(pattern, name):
+                return pattern, None if replacement is None else match.expand(replacement)
+        return None
+
+
+def restore_state(
+    path: str,
+    wanted,
+    mesh_axes,
+    mesh: jax.sharding.Mesh,
+    dtype: Any = None,
+    state_transformation_fns: Sequence = (),
+    fallback_state: Mapping | None = None,
+):
+    """Reads a checkpoint into the form of a train state.
+
+    Args:
+      path: a checkpoint folder.
+      wanted: the train state by shapes (jax.ShapeDtypeStruct leaves).
+      mesh_axes: the same tree with PartitionSpec leaves.
+      mesh: the device mesh.
+      dtype: parameters are restored in it; None leaves them as stored.
+      state_transformation_fns: (state dict, target state dict) -> state dict, applied one after the other. Leaves of
+        the first are StoredArrays, and what a function puts in their places may be arrays.
+      fallback_state: a state dict with the values of what the checkpoint lacks. It is read only where that is
+        so.
+
+    Returns:
+      A train state with arrays placed on the mesh.
+
+    Raises:
+      ValueError: names what is missing, and every shape that differs.
+      DamagedCheckpointError: the files cannot be read.
+    """
+    shapes, specs = flatten(wanted.state_dict()), flatten(mesh_axes.state_dict())
+    reader = open_checkpoint(path)
+    found = transformed(reader.arrays, wanted.state_dict(), state_transformation_fns)
+    found = {name: x for name, x in found.items() if name in shapes and has_value(x)}
+    missing = sorted(name for name in shapes if name not in found and has_value(shapes[name]))
+    check_shapes(path, shapes, found)
+    fresh = flatten(dict(fallback_state)) if missing and fallback_state is not None else {}
+    if lacking := [name for name in missing if name not in fresh]:
+        raise ValueError(
+            f"{path} lacks {lacking}; map them with RestoreCheckpointConfig.assignment_map, or bind "
+            "fallback_to_scratch = True to initialize them."
+        )
+    if missing:
+        logging.warning("Not in %s, so initialized from scratch: %s", path, missing)
+
+    dtype = None if dtype is None else jnp.dtype(dtype)
+    placements = {
+        name: (NamedSharding(mesh, specs[name] or PartitionSpec()), dtype if name.startswith("target/") else None)
+        for name in [*found, *missing]
+    }
+    read = read_in_rounds(reader, {name: x for name, x in found.items() if isinstance(x, StoredArray)}, placements)
+    given = {name: x for name, x in found.items() if name not in read} | {name: fresh[name] for name in missing}
+    placed = {name: place(x, *placements[name]) for name, x in given.items()}
+    return wanted.restore_state(unflatten({**shapes, **read, **placed}))
+
+
+def transformed(arrays: Mapping[str, Any], target: Mapping, fns: Sequence) -> dict[str, Any]:
+    """Returns {name: StoredArray, or what a transformation made of it} of a checkpoint's arrays."""
+    tree = unflatten(
+        {
+            name: StoredArray(name, tuple(np.shape(x)), getattr(x, "dtype", None)) if has_value(x) else x
+            for name, x in arrays.items()
+        }
+    )
+    for fn in fns:
+        tree = fn(tree, target)
+    return flatten(tree)
+
+
+def read_in_rounds(reader, found: Mapping[str, StoredArray], placements: Mapping[str, tuple]) -> dict[str, jax.Array]:
+    """Reads {name in the model: stored array}. Names that share one get an array each, as training donates them."""
+    result, left = {}, dict(found)
+    while left:
+        names = {stored.name: name for name, stored in left.items()}  # stored name -> one name in the model
+        values = reader.read({source: placements[name] for source, name in names.items()})
+        result |= {name: values[source] for source, name in names.items()}
+        left = {name: stored for name, stored in left.items() if name not in result}
+    return result
+
+
+def place(value: Any, sharding: NamedSharding, dtype: Any) -> jax.Array:
+    return jax.device_put(value if dtype is None else value.astype(dtype), sharding)
+
+
+def has_value(stored: Any) -> bool:
+    return stored is not None and stored is not traverse_util.empty_node
+
+
+def check_shapes(path: str, shapes: Mapping, found: Mapping) -> None:
+    """Raises ValueError naming every array whose shape is not the model's."""
+    differing = [
+        f"{name} is {tuple(np.shape(x))} there and {tuple(shapes[name].shape)} in the model"
+        for name, x in found.items()
+        if tuple(np.shape(x)) != tuple(np.shape(shapes[name]))
+    ]
+    if differing:
+        raise ValueError(f"{path} does not fit the model: {'; '.join(differing)}. Use the gin it was trained with.")
