@@ -1,13 +1,13 @@
 """Arithmetic of learning rate schedules, which gin cannot do; for recipes on either engine.
 
-    from t5xpg import schedules
-    utils.create_learning_rate_scheduler:
-      factors = 'linear_decay'
-      warmup_steps = %WARMUP_STEPS
-      decay_factor = @schedules.linear_decay_factor()
-    schedules.linear_decay_factor:
-      total_steps = %TRAIN_STEPS
-      warmup_steps = %WARMUP_STEPS
+from t5xpg import schedules
+utils.create_learning_rate_scheduler:
+  factors = 'linear_decay'
+  warmup_steps = %WARMUP_STEPS
+  decay_factor = @schedules.linear_decay_factor()
+schedules.linear_decay_factor:
+  total_steps = %TRAIN_STEPS
+  warmup_steps = %WARMUP_STEPS
 """
 
 

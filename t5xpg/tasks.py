@@ -129,9 +129,7 @@ def jsonl_task(
     return _register(name, source, objective, vocabulary, cacheable, found_fns, postprocess_fn)
 
 
-def _columns(
-    name: str, objective: objectives.Objective, keys: Mapping[str, str | None]
-) -> dict[str, str]:
+def _columns(name: str, objective: objectives.Objective, keys: Mapping[str, str | None]) -> dict[str, str]:
     """{column: key of a row} for each column that the objective reads."""
     columns = [column for column in objective.key_map.values() if column]
     if unread := [f"{column}_key" for column in keys if keys[column] and column not in columns]:
@@ -186,9 +184,7 @@ def _register(
     postprocess_fn: Callable[..., object] | None = None,
 ) -> str:
     if name not in TaskRegistry.names() and "train" in source.splits and "validation" not in source.splits:
-        logging.warning(
-            "%s: no validation split, so training runs without evaluation. Name one in files=", name
-        )
+        logging.warning("%s: no validation split, so training runs without evaluation. Name one in files=", name)
     return register(
         name,
         source,
@@ -283,9 +279,7 @@ def _checked_rates(name: str, pairs: Iterable[tuple[str, MixtureRate]]) -> dict[
         if not callable(rate) and not (isinstance(rate, numbers.Real) and 0 < rate < math.inf):
             raise ValueError(f"{name}: the rate of {task} is {rate!r}. Pass a number above 0")
         if task not in {*TaskRegistry.names(), *MixtureRegistry.names()}:
-            raise ValueError(
-                f"{name}: no task or mixture {task!r}. Register it first, with tasks.jsonl_task"
-            )
+            raise ValueError(f"{name}: no task or mixture {task!r}. Register it first, with tasks.jsonl_task")
         rates[task] = rate
     if not rates:
         raise ValueError(f"{name}: a mixture of no tasks. Pass (name, rate) pairs")

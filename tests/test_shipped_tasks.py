@@ -19,9 +19,7 @@ from t5xpg.data import jsonl
 def test_shipped_tasks(folder):
     task = seqio.TaskRegistry.get("wikitext_span_corruption")
     assert set(task.splits) == {"train", "validation", "test"}
-    assert task.output_features == {
-        name: seqio.Feature(seqio.ByteVocabulary(100), add_eos=True) for name in LENGTHS
-    }
+    assert task.output_features == {name: seqio.Feature(seqio.ByteVocabulary(100), add_eos=True) for name in LENGTHS}
     for split in task.splits:
         made = ids(task.name, split, seed=1)
         assert made and all(inputs[-1] == targets[-1] == 1 for inputs, targets in made)
@@ -44,9 +42,7 @@ def test_two_hosts_share_the_rows(folder):
     task = seqio.TaskRegistry.get("wikitext_span_corruption")
     for shards, found in ((1, whole), (2, halves)):
         for index in range(shards):
-            ds = task.get_dataset(
-                LENGTHS, "train", shuffle=False, shard_info=seqio.ShardInfo(index, shards)
-            )
+            ds = task.get_dataset(LENGTHS, "train", shuffle=False, shard_info=seqio.ShardInfo(index, shards))
             for e in ds.as_numpy_iterator():
                 found += [t for t in [*e["inputs"], *e["targets"]] if 3 <= t <= 258]
     assert sorted(halves) == sorted(whole)

@@ -127,9 +127,7 @@ def test_cacheable(folder):
 def test_every_objective_is_a_task(folder, objective):
     pair = json.dumps({"inputs": "a", "targets": "b"})
     (folder / "pairs_validation.jsonl").write_text(pair + "\n")
-    files = {
-        "validation": f"{'pairs' if objective == 'supervised' else 'wikitext'}_validation.jsonl"
-    }
+    files = {"validation": f"{'pairs' if objective == 'supervised' else 'wikitext'}_validation.jsonl"}
     task = seqio.TaskRegistry.get(tasks.jsonl_task("a_task", files, objective))
     lengths = dict.fromkeys(task.output_features, 64)
     ds = task.get_dataset(lengths, "validation", shuffle=False, seed=1)
@@ -325,9 +323,7 @@ def test_gin_alone_makes_a_task(folder):
     gin.parse_config(GIN)
     train, train_eval = tasks_of_each_scope()
     assert train is train_eval and train.name == "notes"
-    assert train.jsonl_arguments["objective"] == (
-        "SpanCorruption(noise_density=0.15, mean_noise_span_length=5.0)"
-    )
+    assert train.jsonl_arguments["objective"] == ("SpanCorruption(noise_density=0.15, mean_noise_span_length=5.0)")
     assert train.output_features["targets"].vocabulary == seqio.ByteVocabulary(50)
     shipped = seqio.TaskRegistry.get("wikitext_span_corruption").jsonl_arguments["objective"]
     assert shipped == repr(objectives.SpanCorruption(0.15, 3.0))

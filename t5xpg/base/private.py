@@ -17,9 +17,7 @@ def compute_logits(model: Any, params: Any, batch: Mapping[str, Any]) -> Any:
 
 def loss_settings(model: Any) -> dict[str, Any]:
     """Returns what a T5X model was made with: {"loss_normalizing_factor", "z_loss", "label_smoothing"}; for display."""
-    return {
-        name: getattr(model, f"_{name}", None) for name in ("loss_normalizing_factor", "z_loss", "label_smoothing")
-    }
+    return {name: getattr(model, f"_{name}", None) for name in ("loss_normalizing_factor", "z_loss", "label_smoothing")}
 
 
 def metrics_function(model_class: type) -> Any:

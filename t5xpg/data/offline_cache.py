@@ -162,9 +162,7 @@ class _TaskCache:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CacheError(
-                f"{self._folder}: another process is writing this cache. Wait for it or stop it"
-            ) from None
+            raise CacheError(f"{self._folder}: another process is writing this cache. Wait for it or stop it") from None
         for split, plan in self._plans.items():
             if overwrite or not self._has_begun(split, plan):
                 self._remove_unfinished(split)

@@ -149,9 +149,7 @@ class _WindowReader:
         return window
 
 
-def _dataset(
-    pieces: Sequence[Piece], columns: Columns, shuffle: bool, seed: int | None
-) -> tf.data.Dataset:
+def _dataset(pieces: Sequence[Piece], columns: Columns, shuffle: bool, seed: int | None) -> tf.data.Dataset:
     reader = _WindowReader(pieces, columns, shuffle)
     first = next(iter(columns))
     windows = tf.constant([UNBOUNDED if p.end == UNBOUNDED else 1 for p in pieces], tf.int64)
@@ -172,9 +170,7 @@ def _dataset(
     def epoch(salt: tf.Tensor) -> tf.data.Dataset:
         order = numpy_function(permutation, [salt], tf.int64)
         order = tf.data.Dataset.from_tensor_slices(tf.ensure_shape(order, [len(pieces)]))
-        return order.interleave(
-            lambda i: piece_rows(i, salt), _INTERLEAVED_PIECES, _INTERLEAVED_ROWS
-        )
+        return order.interleave(lambda i: piece_rows(i, salt), _INTERLEAVED_PIECES, _INTERLEAVED_ROWS)
 
     if not shuffle:
         return tf.data.Dataset.range(len(pieces)).flat_map(lambda i: piece_rows(i, np.int64(0)))

@@ -242,7 +242,7 @@ def t5x_config(config: Mapping[str, Any]) -> dict[str, Any]:
         "decoder_start_token_id": 0,
     }
     if other := {name: config[name] for name, value in fixed.items() if config.get(name) not in (value, None)}:
-        raise ValueError(f"config.json: {other}; T5X's T5 has {({name: fixed[name] for name in other})}.")
+        raise ValueError(f"config.json: {other}; T5X's T5 has { ({name: fixed[name] for name in other}) }.")
     gated, _, name = config["feed_forward_proj"].rpartition("-")
     name = "gelu_new" if config["feed_forward_proj"] == "gated-gelu" else name
     ours = {theirs: name for name, theirs in ACTIVATIONS.items() if name != "swish"}

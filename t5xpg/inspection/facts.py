@@ -189,9 +189,7 @@ def inspect(
 def find(name: str) -> seqio.Task | seqio.Mixture:
     """The task or mixture of that name; ValueError where there is none."""
     if name not in {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}:
-        raise ValueError(
-            f"no task or mixture {name!r}. `t5xpg tasks` lists them; --module imports yours."
-        )
+        raise ValueError(f"no task or mixture {name!r}. `t5xpg tasks` lists them; --module imports yours.")
     return seqio.get_mixture_or_task(name)
 
 
@@ -336,9 +334,7 @@ def measure(
     )
 
 
-def pack_lengths(
-    examples: Sequence[Mapping[str, np.ndarray]], lengths: Mapping[str, int]
-) -> dict[str, np.ndarray]:
+def pack_lengths(examples: Sequence[Mapping[str, np.ndarray]], lengths: Mapping[str, int]) -> dict[str, np.ndarray]:
     """Packs by SeqIO's own operation; {feature: int64 [packed rows], tokens of each}."""
     spec = {name: tf.TensorSpec([None], tf.int32) for name in lengths}
     dataset = tf.data.Dataset.from_generator(lambda: iter(examples), output_signature=spec)
@@ -366,8 +362,7 @@ def histogram(lengths: np.ndarray, room: int, bins: int) -> list[tuple[int, int,
     edges = np.arange(bins + 1) * room // bins if room > bins else np.arange(room + 1)
     counts = np.histogram(np.maximum(lengths, 1), edges + 0.5)[0]
     return [
-        (int(low) + 1, int(high), int(count))
-        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
+        (int(low) + 1, int(high), int(count)) for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
     ]
 
 
@@ -390,9 +385,7 @@ def restore(
     return objective.restore(example, provider.output_features["targets"].vocabulary)
 
 
-def take_apart(
-    example: Mapping[str, np.ndarray], provider: seqio.Task | seqio.Mixture
-) -> Example:
+def take_apart(example: Mapping[str, np.ndarray], provider: seqio.Task | seqio.Mixture) -> Example:
     """Makes an example readable, token by token."""
     vocabulary = provider.output_features["targets"].vocabulary
     features = {

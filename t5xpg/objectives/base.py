@@ -52,9 +52,7 @@ class Objective:
         """
         raise NotImplementedError
 
-    def convert(
-        self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features
-    ) -> tf.data.Dataset:
+    def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
         """After `check`, the objective's features, without EOS where a later step appends it.
 
         Args:

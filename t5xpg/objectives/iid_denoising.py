@@ -50,9 +50,7 @@ class IidDenoising(Objective):
             )
         self._check_targets(inputs_length, targets_length, made.targets)
 
-    def convert(
-        self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features
-    ) -> tf.data.Dataset:
+    def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
         """t5's `iid_denoising`, after `check`."""
         self._checked(sequence_length, output_features)
         return t5_preprocessors.iid_denoising(dataset, sequence_length, output_features)

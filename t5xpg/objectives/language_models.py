@@ -37,16 +37,12 @@ class PrefixLM(Objective):
                 f"{{'inputs': {inputs_length}, 'targets': {inputs_length - 1}}} or more targets"
             )
 
-    def convert(
-        self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features
-    ) -> tf.data.Dataset:
+    def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
         """t5's `prefix_lm`, after `check`."""
         self._checked(sequence_length, output_features)
         return t5_preprocessors.prefix_lm(dataset, sequence_length, output_features)
 
-    def convert_example(
-        self, example: Example, seed: tf.Tensor, output_features: Features
-    ) -> Example:
+    def convert_example(self, example: Example, seed: tf.Tensor, output_features: Features) -> Example:
         """One example, as `SpanCorruption.convert_example`."""
         return t5_preprocessors.single_example_denoise(
             example,
@@ -89,9 +85,7 @@ class FullLM(Objective):
         del vocabulary  # any will do: no sentinels
         self._lengths(sequence_length)
 
-    def convert(
-        self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features
-    ) -> tf.data.Dataset:
+    def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
         """t5's `full_lm`, after `check`."""
         self._checked(sequence_length, output_features)
         return t5_preprocessors.full_lm(dataset, sequence_length, output_features)

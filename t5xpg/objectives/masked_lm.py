@@ -47,10 +47,7 @@ class MaskedLM(Objective):
 
     def __post_init__(self) -> None:
         if not 0 < self.noise_density <= 1:
-            raise ValueError(
-                f"noise_density is a share between 0 and 1; found {self.noise_density}. "
-                "BERT has 0.15"
-            )
+            raise ValueError(f"noise_density is a share between 0 and 1; found {self.noise_density}. BERT has 0.15")
         if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1:
             raise ValueError(
                 "mask_share and random_share are shares of one whole; "
@@ -103,21 +100,15 @@ class MaskedLM(Objective):
         stand_for_text[[*special, self.mask_token(vocabulary)]] = False
         return np.flatnonzero(stand_for_text).astype(np.int32)
 
-    def convert(
-        self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features
-    ) -> tf.data.Dataset:
+    def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
         """After `check`, {"inputs", "targets", "selected"}: int32 [<= inputs length] each."""
         vocabulary = self._checked(sequence_length, output_features)
         texts = t5_preprocessors.reduce_concat_tokens(dataset)
-        examples = t5_preprocessors.split_tokens(
-            texts, max_tokens_per_segment=sequence_length["inputs"]
-        )
+        examples = t5_preprocessors.split_tokens(texts, max_tokens_per_segment=sequence_length["inputs"])
         mask = functools.partial(self.convert_example, vocabulary=vocabulary)
         return seqio.map_over_dataset(mask, num_seeds=1)(examples)
 
-    def convert_example(
-        self, example: Example, seed: tf.Tensor, vocabulary: seqio.Vocabulary
-    ) -> Example:
+    def convert_example(self, example: Example, seed: tf.Tensor, vocabulary: seqio.Vocabulary) -> Example:
         """Masks {"targets": int32 [tokens]}; seed is int32 [2]."""
         text_ids = self.text_ids(vocabulary)
         is_text = np.isin(np.arange(vocabulary.vocab_size), text_ids)
@@ -125,9 +116,7 @@ class MaskedLM(Objective):
         seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
         chance = tf.random.stateless_uniform(tf.shape(tokens), seeds[0])
         fate = tf.random.stateless_uniform(tf.shape(tokens), seeds[1])
-        drawn = tf.random.stateless_uniform(
-            tf.shape(tokens), seeds[2], 0, len(text_ids), dtype=tf.int32
-        )
+        drawn = tf.random.stateless_uniform(tf.shape(tokens), seeds[2], 0, len(text_ids), dtype=tf.int32)
         selected = tf.gather(is_text, tokens) & (chance < self.noise_density)
         masked = selected & (fate < self.mask_share)
         replaced = selected & ~masked & (fate < self.mask_share + self.random_share)

@@ -47,9 +47,7 @@ class SpanCorruption(Objective):
         for field in dataclasses.fields(self):  # gin files say 3 as well as 3.0
             object.__setattr__(self, field.name, float(getattr(self, field.name)))
         if not 0 < self.noise_density < 1:
-            raise ValueError(
-                f"noise_density is a share between 0 and 1; found {self.noise_density}. T5 has 0.15"
-            )
+            raise ValueError(f"noise_density is a share between 0 and 1; found {self.noise_density}. T5 has 0.15")
         if not self.mean_noise_span_length >= 1:
             raise ValueError(
                 "mean_noise_span_length is in tokens, at least 1; "
@@ -58,9 +56,7 @@ class SpanCorruption(Objective):
 
     def lengths(self, inputs_length: int) -> SpanCorruptionLengths:
         """See `lengths.span_corruption_lengths`."""
-        return span_corruption_lengths(
-            inputs_length, self.noise_density, self.mean_noise_span_length
-        )
+        return span_corruption_lengths(inputs_length, self.noise_density, self.mean_noise_span_length)
 
     def check(self, sequence_length: Lengths | None, vocabulary: seqio.Vocabulary) -> None:
         """Refuses lengths that would lose tokens, and more spans than there are sentinels.
@@ -120,8 +116,7 @@ class SpanCorruption(Objective):
         if available:
             first = math.floor(self.mean_noise_span_length) + 1
             longer = (
-                (n, span_corruption_lengths(inputs_length, self.noise_density, n))
-                for n in itertools.count(first)
+                (n, span_corruption_lengths(inputs_length, self.noise_density, n)) for n in itertools.count(first)
             )
             works, made = next((n, made) for n, made in longer if made.spans <= available)
             fix += f", or mean_noise_span_length={works} with targets of length {made.targets}"
@@ -131,9 +126,7 @@ class SpanCorruption(Objective):
             f"rest stand for text. {fix}"
         )
 
-    def convert(
-        self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features
-    ) -> tf.data.Dataset:
+    def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
         """After `check`, what t5's `span_corruption` makes from the same seeds."""
         vocabulary = self._checked(sequence_length, output_features)
         texts = t5_preprocessors.select_random_chunk(dataset, output_features, CHUNK)
@@ -145,9 +138,7 @@ class SpanCorruption(Objective):
             sentinel=sentinels.to_id(0, vocabulary),
         )
 
-    def convert_example(
-        self, example: Example, seed: tf.Tensor, output_features: Features
-    ) -> Example:
+    def convert_example(self, example: Example, seed: tf.Tensor, output_features: Features) -> Example:
         """One example of at most `lengths(...).tokens` tokens; seed is int32 [2]."""
         return t5_preprocessors.single_example_denoise(
             example,

@@ -94,9 +94,7 @@ def noise_mask(sizes: np.ndarray, counts: np.ndarray, seeds: Sequence[np.ndarray
     return (order % 2 == 1) & (order < _BEYOND)
 
 
-def _segments(
-    lengths: np.ndarray, segments: np.ndarray, seeds: Sequence[np.ndarray], most: int
-) -> np.ndarray:
+def _segments(lengths: np.ndarray, segments: np.ndarray, seeds: Sequence[np.ndarray], most: int) -> np.ndarray:
     """Cuts `lengths` tokens into so many segments at random: each token's segment, from 0.
 
     t5 shuffles a one for each start but the first among zeros, by sorting uniform floats. Their

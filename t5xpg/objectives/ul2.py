@@ -48,8 +48,7 @@ class UL2(Objective):
     def __post_init__(self) -> None:
         if len(self.rates) != 3 or min(self.rates) < 0 or not 0 < sum(self.rates) < np.inf:
             raise ValueError(
-                "rates are three shares, of the R-, X- and S-denoisers; "
-                f"found {self.rates}. UL2 has (0.4, 0.4, 0.2)"
+                f"rates are three shares, of the R-, X- and S-denoisers; found {self.rates}. UL2 has (0.4, 0.4, 0.2)"
             )
         if len(self.prefixes) != 3:
             raise ValueError(
@@ -113,9 +112,7 @@ class UL2(Objective):
         needed = max(denoiser.targets for denoiser in denoisers)
         self._check_targets(inputs_length, targets_length, needed)
 
-    def convert(
-        self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features
-    ) -> tf.data.Dataset:
+    def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
         """After `check`, cuts the text into examples and corrupts each by its own denoiser."""
         vocabulary = self._checked(sequence_length, output_features)
         denoisers = self.denoisers(sequence_length["inputs"], vocabulary)
@@ -174,9 +171,7 @@ def _cut(text: Example) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(cuts).map(example)
 
 
-def _corrupt(
-    example: Example, seed: tf.Tensor, denoisers: Sequence[_Denoiser], output_features: Features
-) -> Example:
+def _corrupt(example: Example, seed: tf.Tensor, denoisers: Sequence[_Denoiser], output_features: Features) -> Example:
     """What `_cut` gives -> {"inputs", "targets"}: int32 without EOS, the prefix in the inputs."""
 
     def by(denoiser: _Denoiser) -> Example:

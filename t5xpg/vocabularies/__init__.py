@@ -48,9 +48,7 @@ def sentencepiece(path: str, extra_ids: int = 100) -> seqio.SentencePieceVocabul
         own = seqio.SentencePieceVocabulary(path, extra_ids=0)
         tokenizer = own.tokenizer
     except (DecodeError, RuntimeError, OSError) as error:
-        raise ValueError(
-            f"{path}: not a SentencePiece model ({error}). Pass the path of a .model file"
-        ) from error
+        raise ValueError(f"{path}: not a SentencePiece model ({error}). Pass the path of a .model file") from error
     if tokenizer.pad_id() != 0 or tokenizer.eos_id() < 0 or tokenizer.unk_id() < 0:
         raise ValueError(
             f"{path}: pad_id={tokenizer.pad_id()}, eos_id={tokenizer.eos_id()}, "
@@ -58,9 +56,7 @@ def sentencepiece(path: str, extra_ids: int = 100) -> seqio.SentencePieceVocabul
             "Train it with pad_id=0, eos_id=1, unk_id=2, bos_id=-1"
         )
     if extra_ids and sentinels.count(own):
-        raise ValueError(
-            f"{path}: the model brings {sentinels.count(own)} sentinels of its own. Pass extra_ids=0"
-        )
+        raise ValueError(f"{path}: the model brings {sentinels.count(own)} sentinels of its own. Pass extra_ids=0")
     return seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
 
 
@@ -99,7 +95,5 @@ def describe(vocabulary: seqio.Vocabulary) -> str:
 
 def _checked_extra_ids(extra_ids: int) -> int:
     if not isinstance(extra_ids, int) or isinstance(extra_ids, bool) or extra_ids < 0:
-        raise ValueError(
-            f"extra_ids is a whole number, 0 or more; found {extra_ids!r}. T5 has 100, ByT5 0"
-        )
+        raise ValueError(f"extra_ids is a whole number, 0 or more; found {extra_ids!r}. T5 has 100, ByT5 0")
     return extra_ids

@@ -204,9 +204,7 @@ def _spaces() -> list[normalizers.Normalizer]:
     ]
 
 
-def _names(
-    specials: Sequence[str], sentinel_count: int, pieces: Sequence[str]
-) -> list[normalizers.Normalizer]:
+def _names(specials: Sequence[str], sentinel_count: int, pieces: Sequence[str]) -> list[normalizers.Normalizer]:
     """Cuts the names of ids where a text only spells them: all but sentinels that begin a word.
 
     A text that is nothing but a name stays whole too: that is how `tokenizers` learns what an added

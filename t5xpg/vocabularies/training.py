@@ -134,9 +134,7 @@ def train_byte_level_bpe(
     """
     path = Path(output) / "tokenizer.json"
     if path.exists() and not overwrite:
-        raise FileExistsError(
-            f"{path}: there already, and runs may depend on it. Pass another output, or overwrite"
-        )
+        raise FileExistsError(f"{path}: there already, and runs may depend on it. Pass another output, or overwrite")
     if vocab_size < bpe.SMALLEST or min_frequency < 1:
         raise ValueError(
             f"vocab_size is {vocab_size} and min_frequency {min_frequency}; the special ids and the bytes alone are "
@@ -154,13 +152,9 @@ def train_byte_level_bpe(
     return path
 
 
-def _check_settings(
-    output: Path, vocab_size: int, model_type: str, character_coverage: float, overwrite: bool
-) -> None:
+def _check_settings(output: Path, vocab_size: int, model_type: str, character_coverage: float, overwrite: bool) -> None:
     if output.exists() and not overwrite:
-        raise FileExistsError(
-            f"{output}: there already, and runs may depend on it. Pass another output, or overwrite"
-        )
+        raise FileExistsError(f"{output}: there already, and runs may depend on it. Pass another output, or overwrite")
     if vocab_size < 4:
         raise ValueError(f"vocab_size is {vocab_size}; pad, eos and unk alone are 3. T5 has 32000")
     if model_type not in ("unigram", "bpe"):
@@ -184,9 +178,7 @@ def _lines(path: str) -> Iterator[str]:
         with io.TextIOWrapper(compressed.open_binary(path), encoding="utf-8-sig") as file:
             yield from iter(lambda: file.readline(1 << 20), "")
     except (*compressed.READ_ERRORS, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path}: cannot be read as text ({error}). Save it as UTF-8 or fetch it again"
-        ) from error
+        raise ValueError(f"{path}: cannot be read as text ({error}). Save it as UTF-8 or fetch it again") from error
 
 
 def _sentences(texts: Iterable[str]) -> Iterator[str]:

@@ -50,8 +50,7 @@ def test_random_files_through_tf_data_and_shards(tmp_path, monkeypatch):
         assert texts_of(source.get_dataset("train", shuffle=False)) == expected, f"seed {seed}"
         for shuffle in (False, True):
             shards = [
-                texts_of(source.get_dataset("train", shuffle, 1, seqio.ShardInfo(index, 3)))
-                for index in range(3)
+                texts_of(source.get_dataset("train", shuffle, 1, seqio.ShardInfo(index, 3))) for index in range(3)
             ]
             assert sorted(sum(shards, [])) == sorted(expected), f"seed {seed}"
 
@@ -185,7 +184,7 @@ def test_a_bad_line_is_named(tmp_path, monkeypatch, line):
     path = tmp_path / "bad.jsonl"
     for number in (1, 2, 6, 9):
         good = [b'{"text": "some"}', b"", b'{"text": "more text"}\r'] * 3
-        path.write_bytes(b"\n".join([*good[:number - 1], line, *good[number - 1:]]))
+        path.write_bytes(b"\n".join([*good[: number - 1], line, *good[number - 1 :]]))
         expected = f"{path}:{number}: "
         with pytest.raises(JsonlError) as caught:
             list(read_rows(path))

@@ -31,9 +31,7 @@ def test_task_hosts_read_disjoint_shares(tmp_path, monkeypatch, hosts):
     task = task_over(JsonlDataSource({"train": write(tmp_path / "a.jsonl", texts)}), f"h{hosts}")
     parsed = []
     parse = jsonl._parse
-    monkeypatch.setattr(
-        jsonl, "_parse", lambda lines, *rest: parsed.append(len(lines)) or parse(lines, *rest)
-    )
+    monkeypatch.setattr(jsonl, "_parse", lambda lines, *rest: parsed.append(len(lines)) or parse(lines, *rest))
     shares = []
     for index in range(hosts):
         parsed.clear()

@@ -234,9 +234,7 @@ def test_decode_steps_count_after_the_prompt():
     logits = np.array([0.0, 0.0, 0.0, 9.0], np.float32)
     inputs = jnp.array([[0, 2, 2, 0, 0, 0], [0, 2, 0, 0, 0, 0], [0, 2, 2, 2, 2, 2]], jnp.int32)
     decodes, _ = decoding.temperature_sample(inputs, {}, constant(logits), EOS, max_decode_steps=2)
-    np.testing.assert_array_equal(
-        decodes[:, 0], [[2, 2, 3, 3, 0, 0], [2, 3, 3, 0, 0, 0], [2, 2, 2, 2, 2, 3]]
-    )
+    np.testing.assert_array_equal(decodes[:, 0], [[2, 2, 3, 3, 0, 0], [2, 3, 3, 0, 0, 0], [2, 2, 2, 2, 2, 3]])
 
 
 def test_prefilled_samples_are_greedily_those_that_read_the_prompt():

@@ -227,7 +227,7 @@ class Saved:
     def __init__(self):
         self.steps = []
 
-    def save(self, state) -> bool:
+    def save(self, state, *_) -> bool:
         self.steps.append(int(state.step))
         return True
 

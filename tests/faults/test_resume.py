@@ -104,4 +104,3 @@ def test_kill_9_changes_nothing(arguments, uninterrupted, tmp_path, save_dataset
     assert straight.keys() == resumed.keys()
     for name in straight:
         np.testing.assert_array_equal(resumed[name], straight[name], err_msg=name)
-

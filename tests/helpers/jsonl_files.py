@@ -51,7 +51,7 @@ def reference_rows(data: bytes):
 
 
 def random_text(rng):
-    alphabet = "ab \"\\/\t\n\r\0\x7fé\u2028\u0085\ufeff漢字🦜\U0010ffff{}[],:"
+    alphabet = 'ab "\\/\t\n\r\0\x7fé\u2028\u0085\ufeff漢字🦜\U0010ffff{}[],:'
     return "".join(rng.choices(alphabet, k=int(rng.expovariate(1 / 30))))
 
 

@@ -60,10 +60,7 @@ def random_texts(seed, count=16):
     """UTF-8 of one to four bytes a character, Japanese included, of 1 to 600 characters."""
     rng = random.Random(seed)
     ranges = [(0x20, 0x7E), (0xA1, 0x24F), (0x3041, 0x3096), (0x4E00, 0x9FFF), (0x1F300, 0x1F5FF)]
-    return [
-        "".join(chr(rng.randint(*rng.choice(ranges))) for _ in range(rng.randint(1, 600)))
-        for _ in range(count)
-    ]
+    return ["".join(chr(rng.randint(*rng.choice(ranges))) for _ in range(rng.randint(1, 600))) for _ in range(count)]
 
 
 def fill_in(example, vocabulary, sentinels):

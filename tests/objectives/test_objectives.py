@@ -115,11 +115,7 @@ def test_ul2_draws_and_corrupts_alike_eagerly_and_in_tf_data():
     assert np.concatenate([e["targets"] for e in examples]).tolist() == tokens.numpy().tolist()
     numbers = tf.data.Dataset.range(len(denoisers), output_type=tf.int32)
     examples = [{"targets": tokens[:40], "denoiser": number} for number in numbers]
-    made = numbers.map(
-        lambda n: ul2._corrupt(
-            {"targets": tokens[:40], "denoiser": n}, seed, denoisers, features
-        )
-    )
+    made = numbers.map(lambda n: ul2._corrupt({"targets": tokens[:40], "denoiser": n}, seed, denoisers, features))
     for example, in_tf_data in zip(examples, made, strict=True):
         eager = ul2._corrupt(example, seed, denoisers, features)
         tf.nest.map_structure(tf.debugging.assert_equal, in_tf_data, dict(eager))
@@ -230,9 +226,7 @@ def test_shares_over_many_tokens():
 def test_targets_are_the_texts_and_features_stand_side_by_side():
     texts = [*random_texts(12), "日"]
     made = run(MaskedLM(), texts, ALIGNED)
-    assert [t for e in made for t in e["targets"]] == [
-        t for text in texts for t in [*BYTES.encode(text), 1]
-    ]
+    assert [t for e in made for t in e["targets"]] == [t for text in texts for t in [*BYTES.encode(text), 1]]
     assert {len(e["targets"]) for e in made[:-1]} == {64}
     assert all(len({len(e[name]) for name in e}) == 1 for e in made)
 

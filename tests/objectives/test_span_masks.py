@@ -29,9 +29,7 @@ def by_t5(dataset, density, mean_span, tokens):
         examples,
         FEATURES,
         noise_density=density,
-        noise_mask_fn=functools.partial(
-            t5_preprocessors.random_spans_noise_mask, mean_noise_span_length=mean_span
-        ),
+        noise_mask_fn=functools.partial(t5_preprocessors.random_spans_noise_mask, mean_noise_span_length=mean_span),
         inputs_fn=t5_preprocessors.noise_span_to_unique_sentinel,
         targets_fn=t5_preprocessors.nonnoise_span_to_unique_sentinel,
     )

@@ -174,9 +174,7 @@ def test_nothing_is_passed_over(tmp_path):
     texts.append("ж<extra_id_5>ж")
     file = tmp_path / "odd.jsonl"
     file.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
-    path = training.train_sentencepiece(
-        file, tmp_path / "odd", 500, text_key="body", character_coverage=1
-    )
+    path = training.train_sentencepiece(file, tmp_path / "odd", 500, text_key="body", character_coverage=1)
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
     assert [c for c in "é水火øß一二ж" if pieces.piece_to_id(c) == 2] == []
     assert not any("extra" in pieces.id_to_piece(i) for i in range(pieces.get_piece_size()))
@@ -207,9 +205,7 @@ def test_memory_stays_bounded(tmp_path):
     with gzip.open(path, "wt", compresslevel=1) as file:
         file.writelines(f"word{i} " * 10 for i in range(200_000))  # 20 MB without a line end
     tracemalloc.start()
-    sample = training._sample(
-        training._sentences(training._texts(path, "text")), 100_000, seed=0
-    )
+    sample = training._sample(training._sentences(training._texts(path, "text")), 100_000, seed=0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert 90_000 < sum(map(len, sample)) <= 100_000

@@ -7,9 +7,7 @@ import importlib
 
 if __name__ != "t5x":
     # A second copy of the modules would make gin bindings silently apply to the wrong one.
-    raise ImportError(
-        f"The embedded engine was imported as {__name__!r}; write `import t5xpg` and then `import t5x`."
-    )
+    raise ImportError(f"The embedded engine was imported as {__name__!r}; write `import t5xpg` and then `import t5x`.")
 
 from t5x.embedded import contract
 

@@ -19,7 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax.core import FrozenDict
 
+from t5x.embedded.contract import missing_names
 from t5x.optimizers import Optimizer, OptimizerDef, OptimizerState, flatten_paths, unflatten_like
+
+__getattr__ = missing_names("adafactor")
 
 
 class FactorDim(enum.Enum):
@@ -216,9 +219,9 @@ class Adafactor(OptimizerDef):
         super().__init__(hyper_params)
 
     def __eq__(self, other) -> bool:
-        return (
-            type(other) is type(self)
-            and (other.hyper_params, other.dtype_momentum) == (self.hyper_params, self.dtype_momentum)
+        return type(other) is type(self) and (other.hyper_params, other.dtype_momentum) == (
+            self.hyper_params,
+            self.dtype_momentum,
         )
 
     def __hash__(self):

@@ -8,6 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from t5x.embedded.contract import missing_names
+
+__getattr__ = missing_names("binary_search")
+
 
 def topk_mask(x: jax.Array, k: int | jax.Array, replace_val: float | jax.Array) -> jax.Array:
     """Keeps the k largest values of each row, and those equal to the last of them.

@@ -9,6 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from t5x.embedded.contract import missing_names
+
+__getattr__ = missing_names("checkpoint_importer")
+
 
 class LazyArray:
     """An array whose shape and dtype are known, and whose values are read by `get`, anew each time.
@@ -18,6 +22,9 @@ class LazyArray:
       dtype: what `get` casts to.
       get_fn: () -> the array, in any dtype.
     """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, get_fn: Callable[[], Any]):
         self.shape, self.dtype, self._get_fn = tuple(shape), np.dtype(dtype), get_fn

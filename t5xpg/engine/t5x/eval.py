@@ -12,11 +12,15 @@ import seqio
 from jax.experimental import multihost_utils
 
 from t5x import gin_utils, models, utils
-from t5x.embedded import console, datasets, evaluation, inference_files, initialization
+from t5x.embedded import console, datasets, evaluation, initialization
 from t5x.embedded.checkpoint_configs import RestoreCheckpointConfig
+from t5x.embedded.contract import missing_names
 from t5x.embedded.evaluation import InferenceEvaluator
 from t5x.embedded.initialization import TrainStateInitializer
 from t5x.embedded.vocabulary_check import import_task_module
+from t5xpg.base.files import open_whole
+
+__getattr__ = missing_names("eval")
 
 
 def evaluate(
@@ -76,9 +80,7 @@ def evaluate(
     )
     axes = initializer.train_state_axes
     initialization.check_divisible(initializer, partitioner.mesh)
-    utils.log_model_info(
-        os.path.join(output_dir, "model-info.txt"), initializer.global_train_state_shape, partitioner
-    )
+    utils.log_model_info(os.path.join(output_dir, "model-info.txt"), initializer.global_train_state_shape, partitioner)
     with contextlib.closing(evaluator), contextlib.ExitStack() as stack:
         teacher = None
         if training_evaluator_cls is not None:
@@ -138,7 +140,7 @@ def read_done(done_file: str) -> list[str]:
 def note_done(done_file: str, path: str) -> None:
     """Adds `path` to the checkpoints that are evaluated, in the order of their steps."""
     done = {*read_done(done_file), path}
-    with inference_files.open_whole(done_file) as file:
+    with open_whole(done_file) as file:
         file.write("\n".join(sorted(done, key=lambda name: (int(re.search(r"(\d+)/?$", name)[1]), name))))
 
 

@@ -8,6 +8,11 @@ from collections.abc import Sequence
 import gin
 import jax
 
+from t5x.embedded.contract import missing_names
+from t5xpg.base.files import write_whole
+
+__getattr__ = missing_names("gin_utils")
+
 
 def parse_gin_flags(
     gin_search_paths: Sequence[str],
@@ -43,11 +48,7 @@ def summarize_gin_config(model_dir: str, summary_writer, step: int) -> None:
     if jax.process_index() != 0:
         return
     config = gin.config_str()
-    os.makedirs(model_dir, exist_ok=True)
-    path = os.path.join(model_dir, "config.gin")
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-        file.write(config)
-    os.replace(f"{path}.new", path)  # a kill in between leaves the old one whole
+    write_whole(os.path.join(model_dir, "config.gin"), config)
     if summary_writer is not None:
         summary_writer.write_texts(step, {"config": gin.markdown(config)})
         summary_writer.flush()

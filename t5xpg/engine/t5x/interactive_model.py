@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding
 
 from t5x import models, train, utils
 from t5x import trainer as trainer_lib
+from t5x.embedded.contract import missing_names
 from t5x.embedded.natural_text import (
     Example,
     Preprocessors,
@@ -28,6 +29,8 @@ from t5x.embedded.natural_text import (
     repeated,
 )
 from t5x.embedded.notebook_gin import T5XScriptType, get_gin_config_from_interactive_model
+
+__getattr__ = missing_names("interactive_model")
 
 __all__ = [
     "InferenceType",

@@ -18,6 +18,10 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from t5x.embedded.contract import missing_names
+
+__getattr__ = missing_names("losses")
+
 
 def cross_entropy_with_logits(
     logits: jax.Array, targets: jax.Array, z_loss: float = 0.0

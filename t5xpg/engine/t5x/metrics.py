@@ -16,6 +16,10 @@ import jax
 import jax.numpy as jnp
 from clu import metrics as clu_metrics
 
+from t5x.embedded.contract import missing_names
+
+__getattr__ = missing_names("metrics")
+
 MetricsMap = dict[str, clu_metrics.Metric]
 Scalar = Any  # int, float, or an array without dimensions
 

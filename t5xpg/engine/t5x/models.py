@@ -23,7 +23,10 @@ from t5x.embedded.base_model import (
     SeqioClass,
     TokensIdsToLogitsCallable,
     best_or_all,
+    get_input_vocabulary,
+    get_output_vocabulary,
 )
+from t5x.embedded.contract import missing_names
 from t5x.metrics import (
     MetricsMap,
     compute_base_metrics,
@@ -31,6 +34,8 @@ from t5x.metrics import (
     compute_weighted_accuracy,
     count_packed_examples,
 )
+
+__getattr__ = missing_names("models")
 
 __all__ = [
     "BaseModel",
@@ -441,11 +446,3 @@ def remove_prefix(sequence: jax.Array, prefix_length: jax.Array) -> jax.Array:
     """Drops the first prefix_length [batch] ids of sequences [batch, …, length], with zeros at the end instead."""
     position = lax.broadcasted_iota(jnp.int32, sequence.shape, sequence.ndim - 1)
     return jnp.roll(jnp.where(position < prefix_length, 0, sequence), -prefix_length, axis=-1)
-
-
-def get_input_vocabulary(model: BaseTransformerModel):
-    return model.input_vocabulary
-
-
-def get_output_vocabulary(model: BaseTransformerModel):
-    return model.output_vocabulary

@@ -21,6 +21,10 @@ from flax import traverse_util
 from flax.core import FrozenDict, freeze, unfreeze
 from flax.serialization import from_state_dict, to_state_dict
 
+from t5x.embedded.contract import missing_names
+
+__getattr__ = missing_names("optimizers")
+
 
 @flax.struct.dataclass
 class OptimizerState:

@@ -20,10 +20,13 @@ from jax.sharding import PartitionSpec
 from t5x import metrics as metrics_lib
 from t5x import partitioning
 from t5x.embedded.actions import ActionMode, BaseAction, EarlyStoppingAction, TerminateOnNanAction  # noqa: F401  (T5X's names for gin: trainer.EarlyStoppingAction, …)
+from t5x.embedded.contract import missing_names
 from t5x.embedded.metrics_manager import MetricsManager
 from t5x.embedded.weight_metrics import WeightMetricsComputer
 from t5x.train_state import TrainState
 from t5xpg.base import memory
+
+__getattr__ = missing_names("trainer")
 
 # T5X's names for what trainers take and give.
 Array = np.ndarray | jax.Array
@@ -84,6 +87,8 @@ class BaseTrainer(abc.ABC):
       on_step: called after each training step is dispatched, with the number of finished steps and that step's
         metrics, which may not be computed yet.
     """
+
+    train_state: Any
 
     def __init__(self, model, train_state, partitioner, eval_names, summary_dir, train_state_axes, rng):
         self._model = model
@@ -158,9 +163,7 @@ class BaseTrainer(abc.ABC):
           ValueError: the step cannot fit in the devices' memory.
         """
         tick = _time()
-        self._compiled_train_step = self._partitioner.compile(
-            self._partitioned_train_step, self.train_state, batch
-        )
+        self._compiled_train_step = self._partitioner.compile(self._partitioned_train_step, self.train_state, batch)
         if isinstance(self._compiled_train_step, jax.stages.Compiled):  # a partitioner may have no way to compile
             memory.check_step(self._compiled_train_step, self._partitioner.mesh)
         seconds = _time() - tick

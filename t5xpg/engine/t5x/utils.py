@@ -22,6 +22,7 @@ from seqio import TensorBoardLogger
 
 from t5x.checkpoints import get_local_data
 from t5x.embedded.checkpoint_configs import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
+from t5x.embedded.contract import missing_names
 from t5x.embedded.datasets import (
     DatasetConfig,
     ShardedDatasetIterator,
@@ -30,7 +31,6 @@ from t5x.embedded.datasets import (
     prepare_train_iter,
 )
 from t5x.embedded.inference import get_infer_fn
-from t5x.embedded.inference_files import open_whole
 from t5x.embedded.initialization import (
     TrainStateInitializer,
     create_checkpoint_manager_and_restore,
@@ -43,6 +43,9 @@ from t5x.embedded.learning_rates import create_learning_rate_scheduler
 from t5x.embedded.model_info import model_info_lines
 from t5x.embedded.packing import make_converter
 from t5x.embedded.vocabulary_check import get_vocabulary, import_module, import_task_module, verify_matching_vocabs
+from t5xpg.base.files import open_whole
+
+__getattr__ = missing_names("utils")
 
 __all__ = [
     "CheckpointConfig",

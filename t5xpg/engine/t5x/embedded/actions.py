@@ -36,9 +36,7 @@ class EarlyStoppingAction(BaseAction):
       atol, rtol: improvements up to atol + rtol * |previous| do not count.
     """
 
-    def __init__(
-        self, metric: tuple[str, str], mode: str, patience: int = 3, atol: float = 0.0, rtol: float = 0.0
-    ):
+    def __init__(self, metric: tuple[str, str], mode: str, patience: int = 3, atol: float = 0.0, rtol: float = 0.0):
         if mode not in ("min", "max"):
             raise ValueError(f"EarlyStoppingAction.mode is {mode!r}; use 'min' or 'max'.")
         if atol < 0:

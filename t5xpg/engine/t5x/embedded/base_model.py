@@ -231,3 +231,11 @@ def segments_of(batch: Batch) -> dict[str, jax.Array]:
     segments = {name.removesuffix(suffix): x for name, x in batch.items() if name.endswith(suffix)}
     tokens = ("encoder_input_tokens", "decoder_target_tokens")
     return segments or {name: x != 0 for name, x in batch.items() if name in tokens}
+
+
+def get_input_vocabulary(model: BaseTransformerModel):
+    return model.input_vocabulary
+
+
+def get_output_vocabulary(model: BaseTransformerModel):
+    return model.output_vocabulary

@@ -1,7 +1,7 @@
 """T5X's contract: what the engine has of T5X's names and what it has not, both listed in contract.txt.
 
 What is not there says so in one line, in place of a bare ImportError or AttributeError: modules by `MissingModules`,
-the names of a module by its `__getattr__ = missing_names(__name__)`.
+the names of a module by its `__getattr__`, which `missing_names` makes.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ def refusal(name: str) -> str:
 
 
 def missing_names(module: str) -> Callable[[str], NoReturn]:
-    """Returns the `__getattr__` of one of T5X's modules.
+    """Returns the `__getattr__` of one of T5X's modules, "utils" or "examples.t5.layers".
 
-    For a name of T5X it raises ImportError, which alone keeps its words in `from t5x.utils import name`.
+    For a name of T5X that is not there it raises ImportError: no other keeps its words in `from t5x.utils import name`.
     """
 
     def __getattr__(name: str) -> NoReturn:
-        full = f"{module}.{name}".removeprefix("t5x.")
+        full = f"{module}.{name}"
         if full in missing():
             raise ImportError(refusal(full), name=name)
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        raise AttributeError(f"module 't5x.{module}' has no attribute {name!r}")
 
     return __getattr__
 

@@ -15,9 +15,9 @@ import seqio
 from t5x import models
 from t5x.embedded import console
 from t5x.embedded.inference import get_infer_fn
-from t5x.embedded.inference_files import open_whole
 from t5x.embedded.packing import make_converter
 from t5x.embedded.vocabulary_check import verify_matching_vocabs
+from t5xpg.base.files import open_whole
 
 
 class InferenceEvaluator:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 import seqio
 import tensorflow as tf
+
+from t5xpg.base.files import open_whole
 
 Inferences = tuple[Sequence[Any], Mapping[str, Any]]  # (an output for each example, {name: a value for each example})
 MODES = ("predict", "score", "predict_with_aux")
@@ -82,15 +83,6 @@ def is_finished(path: str) -> bool:
 
 def mark_finished(path: str) -> None:
     open(f"{path}.COMPLETED", "w").close()
-
-
-@contextlib.contextmanager
-def open_whole(path: str, mode: str = "w") -> Iterator[IO]:
-    """Opens a file that appears under its name when it is whole, and not at all if writing it fails."""
-    beside = f"{path}.new"
-    with open(beside, mode, encoding=None if "b" in mode else "utf-8") as file:
-        yield file
-    os.replace(beside, path)
 
 
 def merge_chunks_to_file(output_dir: str, output_fname: str, tmp_dir: str, step: int | None) -> None:

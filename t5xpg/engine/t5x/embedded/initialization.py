@@ -163,9 +163,7 @@ def restore_from(
     fallback = get_fallback_state(cfg, from_scratch, init_rng)
     if fallback is None and init_rng is not None:
         fallback = ScratchState(new_optimizer)
-    return manager.restore(
-        path=path, fallback_state=fallback, state_transformation_fns=cfg.state_transformation_fns
-    )
+    return manager.restore(path=path, fallback_state=fallback, state_transformation_fns=cfg.state_transformation_fns)
 
 
 def lacks_optimizer(path: str) -> bool:

@@ -13,8 +13,8 @@ import jax
 from t5x import checkpoints
 from t5x.embedded import console, datasets, initialization
 from t5x.embedded.checkpoint_configs import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
-from t5x.embedded.inference_files import open_whole
 from t5x.embedded.initialization import TrainStateInitializer
+from t5xpg.base.files import open_whole
 
 FIRST_STEP_NAME = "first_step.txt"
 

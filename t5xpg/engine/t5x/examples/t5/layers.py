@@ -26,6 +26,7 @@ from flax import linen as nn
 from flax.linen.partitioning import param_with_axes, with_sharding_constraint
 from jax import lax
 
+from t5x.embedded.contract import missing_names
 from t5x.embedded.masks import (
     add_mask,
     combine_biases,
@@ -34,6 +35,8 @@ from t5x.embedded.masks import (
     make_causal_mask,
     make_decoder_mask,
 )
+
+__getattr__ = missing_names("examples.t5.layers")
 
 __all__ = [
     "DenseGeneral",
