@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,6 +27,8 @@ def without_autograph(preprocessor: Callable) -> Callable:
     AutoGraph takes seconds to convert what a task maps, and of ours and SeqIO's nothing has an `if` or a `for` over
     tensors. The preprocessors of users are not ours to switch it off for.
     """
+    if isinstance(preprocessor, functools.partial):  # which would lose its name
+        return functools.partial(without_autograph(preprocessor.func), *preprocessor.args, **preprocessor.keywords)
     return tf.autograph.experimental.do_not_convert(preprocessor)
 
 

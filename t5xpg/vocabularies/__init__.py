@@ -86,11 +86,15 @@ def byte_level_bpe(path: str) -> bpe.ByteLevelBPEVocabulary:
 
 
 def describe(vocabulary: seqio.Vocabulary) -> str:
-    """What tells one from another: "ByteVocabulary(vocab_size=359, extra_ids=100)"."""
+    """What tells one from another: "ByteVocabulary(vocab_size=359, extra_ids=100)".
+
+    A model on another machine is not fetched to know its size.
+    """
     file = getattr(vocabulary, "sentencepiece_model_file", getattr(vocabulary, "tokenizer_file", None))
-    of_file = f"{file!r}, " if file else ""
-    name = type(vocabulary).__name__
-    return f"{name}({of_file}vocab_size={vocabulary.vocab_size}, extra_ids={vocabulary.extra_ids})"
+    parts = [repr(file)] if file else []
+    if "://" not in (file or ""):
+        parts.append(f"vocab_size={vocabulary.vocab_size}")
+    return f"{type(vocabulary).__name__}({', '.join([*parts, f'extra_ids={vocabulary.extra_ids}'])})"
 
 
 def _checked_extra_ids(extra_ids: int) -> int:

@@ -217,8 +217,8 @@ def test_umt5_has_a_vocabulary_and_optimizers_of_its_own():
         parse("scalable_t5/umt5", "xxl", "DROPOUT_RATE = 0.0", include)
         return instantiate("%OPTIMIZER")
 
-    assert parse_with("adafactor").beta1 is None
-    optimizer = parse_with("adafactor_momentum_nofactor")
+    assert parse_with("adafactor").hyper_params.beta1 is None
+    optimizer = parse_with("adafactor_momentum_nofactor").hyper_params
     assert (optimizer.beta1, optimizer.factored, optimizer.global_norm_clip_threshold) == (0.9, False, 1.0)
     path = gin.query_parameter("seqio.SentencePieceVocabulary.sentencepiece_model_file")
     assert path == "gs://t5-data/vocabs/umt5.256000/sentencepiece.model"

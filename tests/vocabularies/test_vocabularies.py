@@ -287,3 +287,8 @@ def test_the_command_says_what_is_wrong(tmp_path, capsys):
     assert main(["tokenizer", "train", "--input", "none.jsonl", "--output", str(tmp_path / "v")]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"t5xpg: error: {tmp_path}/v.model: there already") and error.count("\n") == 1
+
+
+def test_a_vocabulary_on_another_machine_is_described_without_it():
+    vocabulary = seqio.SentencePieceVocabulary("gs://nowhere/spiece.model", extra_ids=300)
+    assert vocabularies.describe(vocabulary) == "SentencePieceVocabulary('gs://nowhere/spiece.model', extra_ids=300)"
