@@ -30,7 +30,7 @@ from jax.sharding import NamedSharding
 from t5x import checkpoints, models, utils
 from t5xpg import mlm, qa, recipes
 from t5xpg.base import private
-from t5xpg.inspection import facts
+from t5xpg.inspection import measurements
 from t5xpg.vocabularies import sentinels
 
 Tokens = Sequence[int]
@@ -197,7 +197,7 @@ class Model:
         if not isinstance(self.model, mlm.EncoderOnlyModel):
             raise ValueError(f"A {type(self.model).__name__} is not a masked language model.")
         vocabulary = self.model.output_vocabulary
-        mask_id = facts.objective_of(self.task).mask_token(vocabulary)
+        mask_id = measurements.objective_of(self.task).mask_token(vocabulary)
         guesses = mlm.fill_mask(self.model, self.train_state.params, text, mask_id, top)
         return [[(vocabulary.decode([token]), chance) for token, chance in best] for best in guesses]
 

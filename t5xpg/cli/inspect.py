@@ -54,14 +54,14 @@ def import_tasks(module: str) -> None:
 
 def run_inspect(args: argparse.Namespace) -> int:
     import_tasks(args.module)
-    from t5xpg.inspection import facts, page, terminal
+    from t5xpg.inspection import measurements, page, terminal
 
     task, settings, recipe = read_target(args.what)
     if args.lengths:
         settings["lengths"] = parse_lengths(args.lengths)
     if args.split:
         settings["split"] = args.split
-    seen = facts.inspect(task, **settings, rows=args.sample, examples=args.examples, seed=args.seed)
+    seen = measurements.inspect(task, **settings, rows=args.sample, examples=args.examples, seed=args.seed)
     terminal.show(seen)
     answers, rates = read_code(recipe, task, settings.get("lengths"))
     terminal.show_code(answers, rates, seen.epoch)
@@ -83,9 +83,9 @@ def read_target(what: list[str]) -> tuple[str, dict, recipes.Recipe | None]:
 
 def read_code(recipe: recipes.Recipe | None, task: str, lengths: dict[str, int] | None) -> tuple[list, object]:
     """Returns what inspect_code says of the task and of a recipe's run, and the run's learning rates (or None)."""
-    from t5xpg.inspection import code, facts
+    from t5xpg.inspection import code, measurements
 
-    answers, rates = code.of_data(facts.find(task), lengths), None
+    answers, rates = code.of_data(measurements.find(task), lengths), None
     if recipe is not None and recipe.program == "train":
         settings = recipe.settings()
         answers += code.of_training(settings)
@@ -108,13 +108,13 @@ def run_tasks(args: argparse.Namespace) -> int:
     import_tasks(args.module)
     import seqio
 
-    from t5xpg.inspection import facts
+    from t5xpg.inspection import measurements
 
     found = [seqio.get_mixture_or_task(name) for name in (*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names())]
     found.sort(key=lambda provider: (not hasattr(provider, "jsonl_arguments"), provider.name))
     width = max(len(provider.name) for provider in found)
     for provider in found:
-        about = facts.describe(provider)
+        about = measurements.describe(provider)
         columns = [about[key] for key in ("source", "objective", "vocabulary", "splits") if about[key]]
         print(f"{provider.name:{width}}  {'  |  '.join(columns)}")
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from t5xpg import recipes
+from t5xpg import name_value, recipes
 
 VERBS = {
     "train": (
@@ -91,10 +91,10 @@ def run_program(module: str, arguments: list[str]) -> int:
 
     from t5xpg.cli.quiet import import_tensorflow
 
-    flags = recipes.program_flags(arguments)
+    flags = name_value.program_flags(arguments, recipes.recipes_root())
     import_tensorflow()
-    bindings = recipes.given_bindings(flags)
-    recipes.check_macros_when_parsed(bindings)
+    bindings = name_value.given_bindings(flags)
+    name_value.check_macros_when_parsed(bindings)
     sys.argv = [module, *flags]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -102,6 +102,6 @@ def run_program(module: str, arguments: list[str]) -> int:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except ValueError as error:
         if "%gin.REQUIRED" in str(error):  # gin looks for what is missing before the macros are checked
-            recipes.check_macros(bindings)
+            name_value.check_macros(bindings)
         raise
     return 0

@@ -30,12 +30,12 @@ def of_data(provider, lengths: Mapping[str, int] | None) -> list[Answer]:
     from seqio import feature_converters
 
     from t5xpg import objectives
-    from t5xpg.inspection import facts
+    from t5xpg.inspection import measurements
     from t5xpg.objectives import span_masks
 
-    objective = facts.objective_of(provider)
+    objective = measurements.objective_of(provider)
     if isinstance(objective, objectives.SpanCorruption):
-        made = objective.lengths((lengths or facts.default_lengths(provider))["inputs"])
+        made = objective.lengths((lengths or measurements.default_lengths(provider))["inputs"])
         mask = f"{made.noise_tokens} of {made.tokens} tokens, in {made.spans} spans at random; anew in each epoch"
         told = "inputs: the text, one sentinel for each span; labels: each sentinel and its span; both end in EOS"
         found = [

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 
 from t5xpg.base.files import write_whole
-from t5xpg.inspection.facts import Example, FeatureLengths, Inspection, histogram
+from t5xpg.inspection.measurements import Example, FeatureLengths, Inspection, histogram
 from t5xpg.inspection.readable import Token, one_line, visible
 
 PAGE = Path(__file__).with_name("page.html")

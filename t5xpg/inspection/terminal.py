@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from t5xpg.inspection.code import Answer, notable
-from t5xpg.inspection.facts import Epoch, Example, Inspection, histogram
+from t5xpg.inspection.measurements import Epoch, Example, Inspection, histogram
 from t5xpg.inspection.readable import Token, one_line, visible
 
 STYLES = {"text": "", "noise": "black on yellow", "sentinel": "bold cyan", "special": "dim"}

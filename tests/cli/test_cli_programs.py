@@ -4,8 +4,13 @@ import gin
 import pytest
 from command import run_fresh_t5xpg
 
-from t5xpg import recipes
-from t5xpg.recipes import gin_value, given_bindings, program_flags, recipes_root
+from t5xpg import name_value
+from t5xpg.name_value import gin_value, given_bindings
+from t5xpg.recipes import recipes_root
+
+
+def program_flags(arguments: list[str]) -> list[str]:
+    return name_value.program_flags(arguments, recipes_root())
 
 
 @pytest.mark.parametrize(
@@ -71,10 +76,10 @@ def parsed():
 def test_a_misspelt_macro_is_refused_and_one_of_no_use_is_warned_of(parsed, capsys):
     parsed("TRAIN_STEP = 5", "ELSEWHERE = 1")
     with pytest.raises(ValueError, match="has no use for TRAIN_STEP; did you mean TRAIN_STEPS?"):
-        recipes.check_macros(["TRAIN_STEP = 5"])
-    recipes.check_macros(["BATCH_SIZE = 2", "train.eval_period = 3"])
+        name_value.check_macros(["TRAIN_STEP = 5"])
+    name_value.check_macros(["BATCH_SIZE = 2", "train.eval_period = 3"])
     assert not capsys.readouterr().err
-    recipes.check_macros(["ELSEWHERE = 1"])
+    name_value.check_macros(["ELSEWHERE = 1"])
     assert "Warning: the recipe has no use for ELSEWHERE; it uses BATCH_SIZE, TRAIN_STEPS." in capsys.readouterr().err
 
 

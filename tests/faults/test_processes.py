@@ -15,7 +15,7 @@ from command import run_t5xpg
 from conftest import TESTS
 
 from t5x import checkpoints
-from t5x.embedded import safeguards
+from t5x.embedded import folder_lock
 from t5xpg import Model
 
 TIMEOUT = 600  # seconds; a machine with two busy cores needs some of it
@@ -117,7 +117,7 @@ def test_sigterm_to_one_stops_both_at_a_step_that_any_number_goes_on_from(two_pr
 
 
 def test_a_folder_in_use_refuses_both(corpus, tmp_path):
-    with safeguards.lock_folder(str(tmp_path / "run")):
+    with folder_lock.lock_folder(str(tmp_path / "run")):
         processes = start_two(tmp_path, f"FILES={corpus}", f"MODEL_DIR={tmp_path}/run")
         statuses, output = wait_for(processes, tmp_path)
     assert statuses == [1, 1], output

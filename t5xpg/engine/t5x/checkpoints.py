@@ -28,7 +28,7 @@ from t5x.embedded.checkpoint_datasets import (
     dataset_file_name,
     restore_dataset,
 )
-from t5x.embedded.checkpoint_folders import all_steps, checkpoint_path, latest_step, put_aside
+from t5x.embedded.checkpoint_paths import all_steps, checkpoint_path, latest_step, put_aside
 from t5x.embedded.checkpoint_readers import DamagedCheckpointError, flatten, open_checkpoint, unflatten
 from t5x.embedded.checkpoint_restoring import StoredArray, has_value, read_in_rounds, restore_state, transformed
 from t5x.embedded.contract import missing_names

@@ -22,12 +22,12 @@ from jax.experimental import multihost_utils
 
 from t5x import checkpoints, models, utils
 from t5x import trainer as trainer_lib
-from t5x.embedded import console, datasets, evaluation, initialization, model_info, safeguards
+from t5x.embedded import console, datasets, evaluation, folder_lock, initialization, loss_watch, model_info, signals
 from t5x.embedded.checkpoint_configs import CheckpointConfig, SaveCheckpointConfig
 from t5x.embedded.contract import missing_names
 from t5x.embedded.initialization import TrainStateInitializer
+from t5x.embedded.periods import Schedule
 from t5x.embedded.resuming import Restorer
-from t5x.embedded.schedule import Schedule
 from t5xpg.base import memory
 
 __getattr__ = missing_names("train")
@@ -95,7 +95,7 @@ def train(
     Returns:
       (last step, last train state).
     """
-    lock = safeguards.lock_folder(model_dir)
+    lock = folder_lock.lock_folder(model_dir)
     started = time.time()
     init_rng, trainer_rng = make_rngs(random_seed, use_hardware_rng)
     for cfg in (train_dataset_cfg, train_eval_dataset_cfg):
@@ -167,7 +167,7 @@ class TrainingRun:
         self._model_dir = model_dir
         self.save_fns: Sequence[checkpoints.SaveStateTransformationFn] = ()
         self._decode: Callable | None = None
-        self._loss_watch = safeguards.LossWatch()
+        self._loss_watch = loss_watch.LossWatch()
 
     def decode_with(self, evaluator: evaluation.InferenceEvaluator, train_state_axes, concurrent: bool) -> None:
         """Makes evaluations decode too; unless `concurrent`, training waits until what was decoded is scored."""
@@ -198,7 +198,7 @@ class TrainingRun:
         first, started = step, time.time()
         progress = console.Progress(schedule.total_steps, step)
         with (
-            safeguards.stop_on_signal(trainer) as received,
+            signals.stop_on_signal(trainer) as received,
             contextlib.closing(progress),
             manual_gc(schedule),
             self._saving_if_preempted(),
@@ -206,7 +206,7 @@ class TrainingRun:
 
             def on_step(done: int, metrics: Mapping) -> None:
                 progress.on_step(done, metrics)
-                safeguards.stop_together(trainer, received, done)
+                signals.stop_together(trainer, received, done)
 
             trainer.on_step = on_step
             while step < schedule.total_steps and not trainer.stop_training:

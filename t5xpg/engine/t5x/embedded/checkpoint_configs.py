@@ -11,7 +11,7 @@ from t5x.checkpoints import (
     RestoreStateTransformationFn,
     SaveStateTransformationFn,
 )
-from t5x.embedded.checkpoint_folders import all_steps, checkpoint_path
+from t5x.embedded.checkpoint_paths import all_steps, checkpoint_path
 from t5x.embedded.checkpoint_restoring import AssignmentMap
 
 DTYPES = (None, "float32", "bfloat16", "float16")

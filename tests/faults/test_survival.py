@@ -10,7 +10,7 @@ from command import run_t5xpg
 from conftest import TESTS
 
 from t5x import checkpoints
-from t5x.embedded import safeguards
+from t5x.embedded import folder_lock, loss_watch
 
 
 class Value:
@@ -31,7 +31,7 @@ class State:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_stops_the_run(bad):
-    watch = safeguards.LossWatch()
+    watch = loss_watch.LossWatch()
     watch.look(summary(1.0), State(1.0), 10)
     watch.look(summary(bad), State(bad), 20)
     with pytest.raises(FloatingPointError, match=f"The loss is {bad} by step 20"):
@@ -39,29 +39,29 @@ def test_a_loss_that_is_no_number_stops_the_run(bad):
 
 
 def test_a_bad_loss_with_good_parameters_is_let_pass():
-    watch = safeguards.LossWatch()
+    watch = loss_watch.LossWatch()
     watch.look(summary(float("nan")), State(1.0), 10)
     assert watch.check(State(1.0), 10) is None
 
 
 def test_one_run_to_a_folder(tmp_path):
-    with safeguards.lock_folder(str(tmp_path)), pytest.raises(ValueError, match="Another run, process [0-9]+, writes"):
-        safeguards.lock_folder(str(tmp_path))
-    with safeguards.lock_folder(str(tmp_path)):
+    with folder_lock.lock_folder(str(tmp_path)), pytest.raises(ValueError, match="Another run, process [0-9]+, writes"):
+        folder_lock.lock_folder(str(tmp_path))
+    with folder_lock.lock_folder(str(tmp_path)):
         pass
 
 
 def test_the_lock_ends_with_its_process(tmp_path):
-    lock = f"lock = safeguards.lock_folder({str(tmp_path)!r})"
-    code = f"import t5xpg, os; from t5x.embedded import safeguards; {lock}; os._exit(9)"
+    lock = f"lock = folder_lock.lock_folder({str(tmp_path)!r})"
+    code = f"import t5xpg, os; from t5x.embedded import folder_lock; {lock}; os._exit(9)"
     assert subprocess.run([sys.executable, "-c", code], cwd=TESTS.parent).returncode == 9
-    with safeguards.lock_folder(str(tmp_path)):
+    with folder_lock.lock_folder(str(tmp_path)):
         pass
 
 
 def test_a_second_run_and_a_folder_that_cannot_be_written_are_refused_in_one_line(corpus, tmp_path):
     arguments = ("train", TESTS / "micro.gin", f"FILES={corpus}")
-    with safeguards.lock_folder(str(tmp_path / "run")):
+    with folder_lock.lock_folder(str(tmp_path / "run")):
         done = run_t5xpg(*arguments, f"MODEL_DIR={tmp_path}/run")
     assert done.returncode == 1 and "t5xpg: error: Another run, process" in done.stderr.splitlines()[-1]
     (tmp_path / "file").write_text("")

@@ -1,6 +1,6 @@
 """What a model will see of a task: examples taken apart, and numbers over a sample of its corpus.
 
-    seen = facts.inspect("wikitext_span_corruption", {"inputs": 512, "targets": 114})
+    seen = measurements.inspect("wikitext_span_corruption", {"inputs": 512, "targets": 114})
     seen.examples[0].text          # the text's tokens, each marked as noise or not
     seen.sample.noise_density      # of a sample of whole rows
     seen.epoch.steps               # of the whole split

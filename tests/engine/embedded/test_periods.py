@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from t5x import train
-from t5x.embedded.schedule import Schedule
+from t5x.embedded.periods import Schedule
 
 
 def stops(schedule: Schedule, step: int = 0) -> list[int]:

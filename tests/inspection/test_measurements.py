@@ -20,7 +20,7 @@ from t5.data import preprocessors as t5_preprocessors
 
 from t5xpg import objectives, tasks, vocabularies
 from t5xpg.cli.main import main
-from t5xpg.inspection import facts, page, readable, terminal
+from t5xpg.inspection import measurements, page, readable, terminal
 from t5xpg.vocabularies import training
 
 
@@ -52,7 +52,7 @@ def t5_noise(tokens: int) -> int:
 
 def test_span_corruptions_numbers_are_those_of_the_corpus_and_of_t5s_mask(make_task):
     rows = prose_rows(30)
-    seen = facts.inspect(make_task(rows), {"inputs": 64, "targets": 14})
+    seen = measurements.inspect(make_task(rows), {"inputs": 64, "targets": 14})
     total = sum(len(row["text"].encode()) for row in rows)
     full, rest = divmod(total, 70)  # raw tokens of a (64, 14) example
     noise = full * t5_noise(70) + (t5_noise(rest) if rest else 0)
@@ -69,7 +69,7 @@ def test_span_corruptions_numbers_are_those_of_the_corpus_and_of_t5s_mask(make_t
 def test_ul2s_spans_are_those_of_its_span_denoisers(make_task):
     denoisers = objectives.UL2(rates=(0.5, 0, 0.5), regular=((3.0, 0.15),))
     name = make_task(prose_rows(400), objective=denoisers)
-    sample = facts.inspect(name, {"inputs": 256, "targets": 256}).sample
+    sample = measurements.inspect(name, {"inputs": 256, "targets": 256}).sample
     assert 0 < np.count_nonzero(sample.sentinels) < sample.examples  # S-denoised text has none
     assert abs(sample.mean_span - 3) < 0.1
     assert sample.noise_density > 0.2
@@ -77,8 +77,8 @@ def test_ul2s_spans_are_those_of_its_span_denoisers(make_task):
 
 def test_512_inputs_have_28_spans(make_task):
     name = make_task(prose_rows(12))
-    seen = facts.inspect(name, None, rows=12, examples=50)
-    assert facts.default_lengths(facts.find(name)) == {"inputs": 512, "targets": 114}
+    seen = measurements.inspect(name, None, rows=12, examples=50)
+    assert measurements.default_lengths(measurements.find(name)) == {"inputs": 512, "targets": 114}
     full = [example for example in seen.examples if len(example.features["inputs"]) == 512]
     assert full
     for example in full:
@@ -107,7 +107,7 @@ def next_fit(lengths: np.ndarray, rooms: list[int], window: int) -> np.ndarray:
 def test_packing_is_what_next_fit_gives(make_task):
     rng = np.random.default_rng(0)
     rows = [{"inputs": "i" * a, "targets": "t" * b} for a, b in rng.integers(1, 40, (90, 2))]
-    seen = facts.inspect(make_task(rows, objective="supervised"), {"inputs": 50, "targets": 45}, batch_size=4)
+    seen = measurements.inspect(make_task(rows, objective="supervised"), {"inputs": 50, "targets": 45}, batch_size=4)
     inputs, targets = seen.sample.features["inputs"], seen.sample.features["targets"]
     assert sorted(inputs.lengths) == sorted(len(row["inputs"]) + 1 for row in rows)  # and EOS
     lengths = np.stack([inputs.lengths, targets.lengths], 1)
@@ -122,20 +122,20 @@ def test_packing_is_what_next_fit_gives(make_task):
 def test_an_epoch_is_scaled_from_rows(make_task):
     rows = [{"inputs": "a" * 9, "targets": "b" * 9}] * 40
     name = make_task(rows, objective="supervised")
-    seen = facts.inspect(name, {"inputs": 20, "targets": 20}, rows=10, batch_size=3)
+    seen = measurements.inspect(name, {"inputs": 20, "targets": 20}, rows=10, batch_size=3)
     assert (seen.sample.rows, seen.sample.examples, seen.sample.packed_rows) == (10, 10, 5)
-    assert seen.epoch == facts.Epoch(40, 40, 20, 7, 3, True)
-    assert facts.estimate_epoch(seen.sample, 40, 3, pack=False).steps == 14
+    assert seen.epoch == measurements.Epoch(40, 40, 20, 7, 3, True)
+    assert measurements.estimate_epoch(seen.sample, 40, 3, pack=False).steps == 14
 
 
 def test_histograms_cover_every_length_once():
     lengths = np.random.default_rng(1).integers(1, 115, 500)
-    bins = facts.histogram(lengths, 114, 32)
+    bins = measurements.histogram(lengths, 114, 32)
     assert [low for low, _, _ in bins] == [1, *(high + 1 for _, high, _ in bins[:-1])]
     assert bins[-1][1] == 114
     for low, high, count in bins:
         assert count == ((lengths >= low) & (lengths <= high)).sum()
-    assert len(facts.histogram(lengths % 5, 5, 32)) == 5
+    assert len(measurements.histogram(lengths % 5, 5, 32)) == 5
 
 
 # ---- Examples ----
@@ -145,7 +145,7 @@ def test_histograms_cover_every_length_once():
 def test_the_text_is_the_documents(make_task, objective):
     text = "Ein Haus über dem Fluß – und eine Brücke. " + PROSE[:160]
     lengths = dict.fromkeys(objectives.get(objective).features, 256)
-    seen = facts.inspect(make_task([{"text": text}], objective=objective), lengths)
+    seen = measurements.inspect(make_task([{"text": text}], objective=objective), lengths)
     example = seen.examples[0]
     if objective == "prefix_lm":  # may take a piece of the document
         assert "".join(token.text for token in example.text) in text
@@ -159,7 +159,7 @@ def test_the_text_is_the_documents(make_task, objective):
 
 def test_pairs_have_no_mask(make_task):
     name = make_task([{"inputs": "a question", "targets": "answer"}], objective="supervised")
-    seen = facts.inspect(name, {"inputs": 32, "targets": 16})
+    seen = measurements.inspect(name, {"inputs": 32, "targets": 16})
     assert seen.examples[0].text is None
     assert seen.sample.noise_density is None and seen.sample.mean_span is None
     assert [token.text for token in seen.examples[0].features["targets"]] == [*"answer", "</s>"]
@@ -184,7 +184,7 @@ def test_sentencepiece_is_read_as_pieces(tmp_path, make_task):
     model = training.train_sentencepiece(str(tmp_path / "text.txt"), tmp_path / "pieces", 120)
     vocabulary = vocabularies.sentencepiece(str(model))
     name = make_task(rows, vocabulary=vocabulary)
-    seen = facts.inspect(name, {"inputs": 128, "targets": 29})
+    seen = measurements.inspect(name, {"inputs": 128, "targets": 29})
     assert next(token.text for token in seen.examples[0].text).strip() == ""
     restored = "".join(token.text for token in seen.examples[0].text)
     assert vocabulary.decode([token.id for token in seen.examples[0].text]) == restored.strip()
@@ -193,7 +193,7 @@ def test_sentencepiece_is_read_as_pieces(tmp_path, make_task):
 
 def test_a_mixture_has_no_epoch(make_task):
     mixed = tasks.mixture("inspected_mixture", [(make_task(prose_rows(5)), 1)])
-    seen = facts.inspect(mixed, {"inputs": 64, "targets": 14}, rows=7)
+    seen = measurements.inspect(mixed, {"inputs": 64, "targets": 14}, rows=7)
     assert seen.sample.examples == 7
     assert seen.epoch is None and seen.sample.rows is None
 
@@ -201,11 +201,11 @@ def test_a_mixture_has_no_epoch(make_task):
 def test_errors_say_what_to_do(make_task):
     name = make_task(prose_rows(2))
     with pytest.raises(ValueError, match="no task or mixture 'nothing'.*t5xpg tasks"):
-        facts.inspect("nothing")
+        measurements.inspect("nothing")
     with pytest.raises(ValueError, match="no split 'test'.*train"):
-        facts.inspect(name, split="test")
+        measurements.inspect(name, split="test")
     with pytest.raises(ValueError, match="Set the feature lengths to"):
-        facts.inspect(name, {"inputs": 64, "targets": 8})
+        measurements.inspect(name, {"inputs": 64, "targets": 8})
 
 
 # ---- What is shown ----
@@ -237,9 +237,9 @@ class Page(HTMLParser):
 
 
 @pytest.fixture
-def hostile(make_task) -> facts.Inspection:
+def hostile(make_task) -> measurements.Inspection:
     text = "<script>document.title = 'taken'</script> <img src=http://x.example/a.png> & \x1b[31mred " + PROSE
-    seen = facts.inspect(make_task([{"text": text}]))
+    seen = measurements.inspect(make_task([{"text": text}]))
     return dataclasses.replace(seen, task=f"{seen.task}<script>")
 
 
@@ -269,7 +269,7 @@ def test_a_browser_runs_nothing_of_the_corpus(hostile, tmp_path):
     assert f"<title>{html.escape(hostile.task)}, train</title>" in done.stdout
 
 
-def printed(seen: facts.Inspection, **settings) -> str:
+def printed(seen: measurements.Inspection, **settings) -> str:
     console = Console(file=io.StringIO(), width=100, **settings)
     terminal.show(seen, console)
     return console.file.getvalue()

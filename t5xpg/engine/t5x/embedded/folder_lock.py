@@ -1,0 +1,54 @@
+"""One run to a folder: the lock on MODEL_DIR."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from typing import TextIO
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+LOCK_NAME = ".lock"
+
+
+def lock_folder(model_dir: str) -> contextlib.AbstractContextManager:
+    """Makes `model_dir` this run's until what it returns is closed, or the process ends in whatever way.
+
+    Of several processes of one run, the first holds the lock; where it cannot, all of them are refused.
+
+    Raises:
+      ValueError: another run writes there, or the folder cannot be written to.
+    """
+    lock, refusal = contextlib.nullcontext(), None
+    if jax.process_index() == 0:
+        try:
+            lock = hold_lock(model_dir)
+        except ValueError as error:
+            refusal = error
+    if bool(multihost_utils.broadcast_one_to_all(np.array(refusal is None))):
+        return lock
+    raise refusal or ValueError(f"Process 0 could not have MODEL_DIR {model_dir} for this run; its message says why.")
+
+
+def hold_lock(model_dir: str) -> TextIO:
+    """Returns the open, locked file of a folder that is made where there is none."""
+    try:
+        os.makedirs(model_dir, exist_ok=True)
+        lock = open(os.path.join(model_dir, LOCK_NAME), "a+", encoding="utf-8")  # noqa: SIM115, kept open
+    except OSError as error:
+        raise ValueError(f"MODEL_DIR {model_dir} cannot be written to ({error.strerror}); take another.") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        raise ValueError(
+            f"Another run, process {lock.read()}, writes to MODEL_DIR {model_dir}; let it end, stop it, or take "
+            "another MODEL_DIR."
+        ) from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock

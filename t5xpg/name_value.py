@@ -1,0 +1,104 @@
+"""NAME=VALUE and RECIPE.gin on the command line: as flags of T5X's programs, and checked for misspelt names."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+FLAGS_WITH_VALUE = {
+    f"--{name}"
+    for name in (
+        *("gin_file", "gin_bindings", "gin_search_paths", "tfds_data_dir", "seqio_additional_cache_dirs"),
+        *("coordinator_address", "process_count", "process_index", "initialization_timeout"),
+        "shard_id",
+    )
+}
+
+
+def program_flags(arguments: Sequence[str], recipes: Path) -> list[str]:
+    """Rewrites recipes and `NAME=VALUE` to T5X's flags, and lets gin find what ships in `recipes`/configs."""
+    search_paths = [".", str(recipes)]
+    flags = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument in FLAGS_WITH_VALUE:
+            argument = f"{argument}={next(remaining, '')}"
+        if argument.startswith("--gin_search_paths="):
+            search_paths = [*argument.partition("=")[2].split(","), search_paths[-1]]
+        elif argument.startswith("-"):
+            flags.append(argument)
+        elif argument.endswith(".gin") and "=" not in argument:
+            flags.append(f"--gin_file={argument}")
+        elif "=" in argument:
+            name, _, value = argument.partition("=")
+            name = re.sub(r"^\w+_script\.", "", name)  # recipes import the program so; gin has it by its own name
+            flags.append(f"--gin_bindings={name} = {gin_value(name, value)}")
+        else:
+            raise ValueError(f"{argument!r} is neither a recipe (….gin) nor a binding (NAME=VALUE).")
+    return [f"--gin_search_paths={','.join(search_paths)}", *flags]
+
+
+def gin_value(name: str, text: str) -> str:
+    """Quotes `text` for gin unless it is a gin value already: a literal, a %MACRO, a @reference, a list of such.
+
+    A number in the place of a path is a path: MODEL_DIR=2024 is a folder.
+    """
+    if re.match(r"[%@]", text):
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text if re.match(r"[\[{(].*[%@]\w.*[\]})]$", text) else repr(text)
+    is_path = re.search(r"(DIR|PATH|FILES?)$", name) is not None
+    return repr(text) if is_path and isinstance(value, int | float) else text
+
+
+def gin_arguments(flags: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """Returns (files, bindings, search paths) of a program's flags; its other flags are left out."""
+    given: dict[str, list[str]] = {"gin_file": [], "gin_bindings": [], "gin_search_paths": []}
+    for flag in flags:
+        name, _, value = flag.partition("=")
+        if name.lstrip("-") in given:
+            given[name.lstrip("-")].append(value)
+        elif name not in FLAGS_WITH_VALUE:
+            raise ValueError(f"{flag} is not a flag of T5X's programs.")
+    paths = [path for value in given["gin_search_paths"] for path in value.split(",")]
+    engine = importlib.import_module("t5x").__path__[0]
+    return given["gin_file"], given["gin_bindings"], [*paths, str(Path(engine).parent)]
+
+
+def given_bindings(flags: Sequence[str]) -> list[str]:
+    """Returns the gin bindings of a program's flags."""
+    prefixes = ("--gin_bindings=", "--gin.")
+    return [flag.removeprefix(prefix) for flag in flags for prefix in prefixes if flag.startswith(prefix)]
+
+
+def check_macros_when_parsed(bindings: Sequence[str]) -> None:
+    """Makes gin check the macros of `bindings` when either engine's program has parsed its files."""
+    import gin
+
+    gin.config.register_finalize_hook(lambda _: check_macros(bindings))
+
+
+def check_macros(bindings: Sequence[str]) -> None:
+    """Checks the macros of `NAME = value` bindings; gin itself lets a misspelt TRAIN_STEPS pass.
+
+    Raises:
+      ValueError: the parsed configuration does not refer to one, and to another of a similar name. Without such a one
+        there is a warning.
+    """
+    import gin
+
+    used = set(re.findall(r"%(\w+)", gin.config_str()))
+    names = [match[1] for binding in bindings if (match := re.match(r"\s*(\w+)\s*=", binding))]
+    for name in names:
+        if name in used:
+            continue
+        if near := difflib.get_close_matches(name, used, n=1):
+            raise ValueError(f"The recipe has no use for {name}; did you mean {near[0]}?")
+        print(f"Warning: the recipe has no use for {name}; it uses {', '.join(sorted(used))}.", file=sys.stderr)
