@@ -123,8 +123,8 @@ class EncoderOnlyModel(models.BaseTransformerModel):
         tokens = jnp.ones(input_shapes["encoder_input_tokens"], jnp.int32)
         return freeze(self.module.init(rng, tokens, enable_dropout=False))
 
-    def _compute_logits(self, params, batch: Batch, dropout_rng: jax.Array | None = None) -> jax.Array:
-        """Returns logits, float32 [batch, length, vocab]."""
+    def _compute_logits(self, params, batch: Batch, dropout_rng: jax.Array | None = None, mutable=False):
+        """Returns logits, float32 [batch, length, vocab], or (logits, variables) where some are `mutable`."""
         return self.module.apply(
             {"params": params},
             batch["encoder_input_tokens"],
@@ -132,11 +132,14 @@ class EncoderOnlyModel(models.BaseTransformerModel):
             encoder_segment_ids=batch.get("encoder_segment_ids"),
             enable_dropout=dropout_rng is not None,
             rngs=None if dropout_rng is None else {"dropout": dropout_rng},
+            mutable=mutable,
         )
 
-    def _compute_metrics(self, logits, targets, mask, **arguments) -> dict[str, Any]:
+    def _compute_metrics(self, logits, targets, mask, loss, z_loss=None, segment_ids=None) -> dict[str, Any]:
         """T5X's metrics; where it is google-research/t5x, also nats_per_token and perplexity as the embedded engine."""
-        found = super()._compute_metrics(logits=logits, targets=targets, mask=mask, **arguments)
+        found = super()._compute_metrics(
+            logits=logits, targets=targets, mask=mask, loss=loss, z_loss=z_loss, segment_ids=segment_ids
+        )
         if "perplexity" not in found:
             asked = (mask > 0).astype(jnp.float32)
             nats = {"total": -jnp.sum(log_likelihoods(logits, targets) * asked), "count": jnp.sum(asked)}

@@ -31,6 +31,7 @@ from t5x import checkpoints, models, utils
 from t5xpg import mlm, qa, recipes
 from t5xpg.base import private
 from t5xpg.inspection import measurements
+from t5xpg.objectives import MaskedLM
 from t5xpg.vocabularies import sentinels
 
 Tokens = Sequence[int]
@@ -174,7 +175,7 @@ class Model:
         reader, writer = self.model.input_vocabulary, self.model.output_vocabulary
         return [sentinels.encode(text, reader) for text in inputs], [sentinels.encode(text, writer) for text in targets]
 
-    def _batch(self, inputs: list[Tokens], targets: list[Tokens]) -> dict[str, np.ndarray]:
+    def _batch(self, inputs: Sequence[Tokens], targets: Sequence[Tokens]) -> dict[str, np.ndarray]:
         """Pads examples to a batch, {name: int32 [batch, length]}."""
         encoder = pad(inputs, (self._batch_size, self._lengths["inputs"]))
         decoder = pad(targets, (self._batch_size, self._lengths["targets"]))
@@ -192,13 +193,19 @@ class Model:
         """Returns for each "<mask>" in the text its likeliest tokens, [(token, probability), …].
 
         Raises:
-          ValueError: it is not a masked language model, or the text has no mask.
+          ValueError: it is not a masked language model, the text has no mask, or its task has not one mask.
         """
         if not isinstance(self.model, mlm.EncoderOnlyModel):
             raise ValueError(f"A {type(self.model).__name__} is not a masked language model.")
         vocabulary = self.model.output_vocabulary
-        mask_id = measurements.objective_of(self.task).mask_token(vocabulary)
-        guesses = mlm.fill_mask(self.model, self.train_state.params, text, mask_id, top)
+        objectives = map(measurements.objective_of, seqio.get_subtasks(self.task))
+        masks = {one.mask_token(vocabulary) for one in objectives if isinstance(one, MaskedLM)}
+        if len(masks) != 1:
+            raise ValueError(
+                f"{self.task.name} masks with {sorted(masks) or 'no id that is known'}, and <mask> needs one; call "
+                "t5xpg.mlm.fill_mask with a mask_id."
+            )
+        guesses = mlm.fill_mask(self.model, self.train_state.params, text, masks.pop(), top)
         return [[(vocabulary.decode([token]), chance) for token, chance in best] for best in guesses]
 
     # ---- Questions and answers ----

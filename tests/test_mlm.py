@@ -186,7 +186,7 @@ def test_metrics_that_t5x_lacks_are_ours(model, evaluate, params, batch, log_p, 
     expected = evaluate(params, batch)[1]
     monkeypatch.setattr(mlm.models.BaseTransformerModel, "_compute_metrics", lambda self, **_: {})
     targets, mask = (jnp.asarray(batch[f"decoder_{name}"]) for name in ("target_tokens", "loss_weights"))
-    found = model._compute_metrics(logits=jnp.asarray(log_p, jnp.float32), targets=targets, mask=mask)
+    found = model._compute_metrics(logits=jnp.asarray(log_p, jnp.float32), targets=targets, mask=mask, loss=0.0)
     assert found.keys() == {"nats_per_token", "perplexity"}
     for name, metric in found.items():
         np.testing.assert_allclose(metric.compute(), expected[name].compute(), rtol=1e-5)
@@ -299,6 +299,17 @@ def test_a_masked_model_does_not_map_inputs_to_targets(run):
         restored.predict(["the sea"])
     best = restored.fill_mask("The <mask> and the<mask>.", top=2)
     assert [len(guesses) for guesses in best] == [2, 2] and best[0][0][1] >= best[0][1][1] > 0
+
+
+def test_a_mixtures_mask_is_that_of_its_tasks(run, tokenizer, corpus):
+    restored = t5xpg.Model.restore(str(run[0]), batch_size=1)
+    alone = restored.fill_mask("The <mask>.")
+    restored.task = seqio.MixtureRegistry.add("masked_mixture", [restored.task.name], default_rate=1.0)
+    assert restored.fill_mask("The <mask>.") == alone
+    tasks.jsonl_task("not_masked", corpus, "full_lm", vocabularies.byte_level_bpe(tokenizer))
+    restored.task = seqio.get_mixture_or_task("not_masked")
+    with pytest.raises(ValueError, match="not_masked masks with no id that is known"):
+        restored.fill_mask("The <mask>.")
 
 
 def test_an_export_that_differs_is_not_written(run, tmp_path, monkeypatch):

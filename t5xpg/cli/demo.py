@@ -61,7 +61,7 @@ def prepare_corpus(folder: Path) -> dict[str, Path]:
 def print_byte_entropy(path: Path) -> None:
     from t5xpg.data import jsonl
 
-    counts = Counter()
+    counts: Counter[int] = Counter()
     for row in jsonl.read_rows(str(path)):
         counts.update(row["text"].encode())
     total = sum(counts.values())
@@ -84,7 +84,8 @@ def show_guesses(model_dir: str, shown: int = 3, counted: int = 128) -> None:
     inputs, targets = ([example[name].tolist() for example in examples] for name in ("inputs", "targets"))
     vocabulary = model.model.output_vocabulary
     first_sentinel = sentinels.first(vocabulary)
-    truths, right = Counter(), 0
+    truths: Counter[int] = Counter()
+    right = 0
     for i, (masked, truth, guess) in enumerate(zip(inputs, targets, model.next_ids(inputs, targets), strict=True)):
         pairs = [(t, int(g)) for t, g in zip(truth, guess, strict=False) if vocabulary.eos_id < t < first_sentinel]
         truths.update(t for t, _ in pairs)

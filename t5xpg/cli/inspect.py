@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from typing import TYPE_CHECKING
 
 from t5xpg import recipes
+
+if TYPE_CHECKING:
+    import numpy as np
 
 EXAMPLE = """examples:
   t5xpg inspect wikitext_span_corruption --html page.html
@@ -81,7 +85,9 @@ def read_target(what: list[str]) -> tuple[str, dict, recipes.Recipe | None]:
     return cfg.mixture_or_task_name, settings | {"batch_size": cfg.batch_size, "pack": cfg.pack}, recipe
 
 
-def read_code(recipe: recipes.Recipe | None, task: str, lengths: dict[str, int] | None) -> tuple[list, object]:
+def read_code(
+    recipe: recipes.Recipe | None, task: str, lengths: dict[str, int] | None
+) -> tuple[list, np.ndarray | None]:
     """Returns what inspect_code says of the task and of a recipe's run, and the run's learning rates (or None)."""
     from t5xpg.inspection import code, measurements
 

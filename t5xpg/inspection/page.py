@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
+import numpy as np
+
 from t5xpg.base.files import write_whole
 from t5xpg.inspection.measurements import Example, FeatureLengths, Inspection, histogram
 from t5xpg.inspection.readable import Token, one_line, visible
@@ -26,7 +28,7 @@ def write(
     facts: Sequence[tuple[str, str, str]],
     path: str | os.PathLike,
     answers: Sequence[tuple[str, str, str]] = (),
-    rates: Sequence[float] = (),
+    rates: Sequence[float] | np.ndarray = (),
 ) -> None:
     """Writes the page whole or not at all.
 
@@ -44,7 +46,7 @@ def page(
     inspection: Inspection,
     facts: Sequence[tuple[str, str, str]],
     answers: Sequence[tuple[str, str, str]] = (),
-    rates: Sequence[float] = (),
+    rates: Sequence[float] | np.ndarray = (),
 ) -> str:
     """Returns the page as HTML; arguments as in `write`."""
     about = "".join(f"<dt>{html.escape(k)}<dd>{html.escape(v)}" for k, v in inspection.description.items() if v)
@@ -123,7 +125,7 @@ def link(place: str) -> str:
     return html.escape(f"{Path(path).as_uri()}#L{line}" if os.path.isabs(path) else "#")
 
 
-def rate_section(rates: Sequence[float]) -> str:
+def rate_section(rates: Sequence[float] | np.ndarray) -> str:
     """The learning rate over the steps, as bars."""
     last, highest = len(rates) - 1, max(rates)
     steps = sorted({last * i // (2 * BINS) for i in range(2 * BINS + 1)})

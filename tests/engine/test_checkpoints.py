@@ -287,6 +287,17 @@ def test_inference_restores_parameters_of_a_training_checkpoint(make, state, tmp
     jax.tree.map(np.testing.assert_array_equal, restored.params, state.params)
 
 
+@pytest.mark.parametrize("as_list", [False, True])
+def test_without_a_model_dir_the_configuration_names_the_folder(make, state, tmp_path, as_list):
+    path, partitioner = save(make, tmp_path, state), partitioning.PjitPartitioner(num_partitions=1)
+    cfg = utils.RestoreCheckpointConfig([path] if as_list else path, "specific")
+    restored, manager = utils.create_checkpoint_manager_and_restore(make, partitioner, cfg, path, None)
+    assert_equal(restored, state)
+    assert str(manager.directory) == path
+    with pytest.raises(ValueError, match="pass model_dir"):
+        utils.create_checkpoint_manager_and_restore(make, partitioner, None, None, None)
+
+
 def test_not_a_checkpoint(make, tmp_path):
     with pytest.raises(ValueError, match="is no T5X checkpoint"):
         restore(make, str(tmp_path))

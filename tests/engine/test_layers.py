@@ -121,6 +121,11 @@ def test_activations_may_be_functions():
     np.testing.assert_array_equal(given.apply(variables, x, decode=True, deterministic=True), expected)
 
 
+def test_an_unknown_activation_is_named():
+    with pytest.raises(AttributeError, match="gelo"):
+        layers.MlpBlock(8, activations=("gelo",)).init(KEY, jnp.ones((2, 3, 4)), deterministic=True)
+
+
 def test_a_norms_scale_has_its_initializer():
     x = jax.random.normal(KEY, (2, 3, 4))
     doubled, _ = layers.LayerNorm(scale_init=nn.initializers.constant(2.0)).init_with_output(KEY, x)

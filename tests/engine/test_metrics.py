@@ -139,6 +139,8 @@ def test_unset_numbers_are_errors():
         metrics.TimeRate(numerator=1.0).compute()
     with pytest.raises(ValueError, match="AveragePerStep: `steps` is not set"):
         metrics.AveragePerStep(total=1.0, steps=None).compute()
+    with pytest.raises(ValueError, match="AveragePerStep: `total` is not set"):
+        metrics.AveragePerStep(total=1.0).merge(metrics.AveragePerStep())
     with pytest.raises(ValueError, match="merge first"):
         metrics.TimeRate(numerator=1.0, duration=1.0).merge(metrics.TimeRate(numerator=1.0))
 

@@ -172,6 +172,12 @@ def test_vocabularies_and_decode_fn_are_read_from_the_protected_attributes():
     assert seen["eos_id"] == 9 and "initial_index" not in seen
 
 
+def test_a_model_without_a_decode_fn_says_so():
+    model, params, batch = tiny(decode_fn=None)
+    with pytest.raises(ValueError, match="EncoderDecoderModel has no decode_fn to predict with"):
+        model.predict_batch(params, batch)
+
+
 def test_overridden_methods_are_those_that_are_called():
     class Louder(models.EncoderDecoderModel):
         def _compute_logits(self, params, batch, dropout_rng=None, mutable=False, other_variables=None):

@@ -214,3 +214,14 @@ def test_multi_optimizer_refuses_what_it_cannot_do():
         twice.create(make_params())
     with pytest.raises(ValueError, match=r"optax.multi_transform"):
         optimizers.MultiOptimizer([(everything, optimizers.adam(0.1))])
+
+
+def test_an_optimizer_that_cannot_be_partitioned_says_so():
+    class Still(optimizers.OptimizerDef):
+        def init_state(self, params):
+            return optimizers.OptimizerState(0, params)
+
+    everything = traverse_util.ModelParamTraversal(lambda *_: True)
+    for definition in (Still({}), optimizers.MultiOptimizer([(everything, Still({}))])):
+        with pytest.raises(ValueError, match="Still needs a derive_logical_axes method"):
+            definition.derive_logical_axes(definition.create(make_params()), AXES)

@@ -48,6 +48,8 @@ def test_bad_arguments_say_what_to_do(monkeypatch):
         partitioning.standard_logical_axis_rules(3)
     with pytest.raises(ValueError, match="set one"):
         partitioning.PjitPartitioner()
+    with pytest.raises(ValueError, match="default_mesh needs num_partitions or model_parallel_submesh"):
+        partitioning.default_mesh(None)
     with pytest.raises(ValueError, match="disagree"):
         partitioning.PjitPartitioner(num_partitions=4, model_parallel_submesh=(2, 1, 1, 1))
     monkeypatch.setattr(jax, "devices", lambda backend: [types.SimpleNamespace(platform="gpu")] * 8)

@@ -99,8 +99,7 @@ class HParamMap:
         return unflatten_like(params, {path: self[path] for path in flatten_paths(params)})
 
 
-@flax.struct.dataclass
-class _AdafactorParamState:
+class _AdafactorParamState(flax.struct.PyTreeNode):
     """What is remembered of one parameter; what is not used has shape [1], as in T5X's checkpoints."""
 
     v_row: jax.Array  # factored second moment, averaged over the column dimensions
@@ -252,8 +251,6 @@ class Adafactor(OptimizerDef):
         return _AdafactorParamState(v_row=v_row, v_col=v_col, v=v, m=m)
 
     def apply_gradient(self, hyper_params, params, state: OptimizerState, grads) -> tuple[Any, OptimizerState]:
-        if hyper_params.learning_rate is None:
-            raise ValueError("Adafactor: no learning rate; pass it as apply_gradient(grads, learning_rate=…).")
         params_by_path, states, grads = map(flatten_paths, (params, state.param_states, grads))
         if hyper_params.global_norm_clip_threshold:
             grads = _clip_by_global_norm(grads, hyper_params.global_norm_clip_threshold)
@@ -270,6 +267,8 @@ class Adafactor(OptimizerDef):
     ) -> tuple[jax.Array, _AdafactorParamState]:
         """Updates one parameter, in float32 whatever its dtype; returns it and its state."""
         hp = hyper_params
+        if hp.learning_rate is None:
+            raise ValueError("Adafactor: no learning rate; pass it as apply_gradient(grads, learning_rate=…).")
         averaged, factors = self._factorization(path, param.shape)
         old_param, grad = param.astype(jnp.float32), grad.astype(jnp.float32)
         decay = self._decay_rate_pow(step - hp.step_offset, exponent=hp.decay_rate)
@@ -280,7 +279,7 @@ class Adafactor(OptimizerDef):
         if hp.beta1 is not None:
             update = (hp.beta1 * state.m).astype(jnp.float32) + (1.0 - hp.beta1) * update
             new_state = new_state.replace(m=update.astype(self.dtype_momentum))
-        new_param = ((1.0 - _weight_decay(hp)) * old_param - update).astype(param.dtype)
+        new_param = ((1.0 - _weight_decay(hp, hp.learning_rate)) * old_param - update).astype(param.dtype)
         if hp.skip_nan_updates:
             new_param, new_state = jax.tree.map(
                 lambda new, old: jnp.where(jnp.isnan(new), old, new), (new_param, new_state), (param, state)
@@ -291,7 +290,7 @@ class Adafactor(OptimizerDef):
         """Returns the optimizer's tree with axis names for arrays; rows and columns are replicated (None)."""
         axes, states = flatten_paths(param_logical_axes), flatten_paths(optimizer_state.state.param_states)
         state_axes = {
-            path: _AdafactorParamState(
+            path: state.replace(
                 v_row=None,
                 v_col=None,
                 v=axes[path] if state.v.shape != (1,) else None,
@@ -299,8 +298,7 @@ class Adafactor(OptimizerDef):
             )
             for path, state in states.items()
         }
-        state_axes = unflatten_like(optimizer_state.target, state_axes)
-        return optimizer_state.with_axes(param_logical_axes, state_axes)
+        return optimizer_state.with_axes(param_logical_axes, unflatten_like(optimizer_state.target, state_axes))
 
     @staticmethod
     def _decay_rate_pow(i, exponent: float = 0.8) -> jax.Array:
@@ -373,10 +371,10 @@ def _parameter_scale(hp: _AdafactorHyperParams, path: str, param: jax.Array, ave
     return scale if hp.max_parameter_scale is None else jnp.minimum(scale, hp.max_parameter_scale)
 
 
-def _weight_decay(hp: _AdafactorHyperParams) -> jax.Array | float:
+def _weight_decay(hp: _AdafactorHyperParams, learning_rate: jax.Array | float) -> jax.Array | float:
     if not hp.weight_decay_rate_lr_exponent:
         return hp.weight_decay_rate or 0.0
-    return (hp.weight_decay_rate or 1.0) * hp.learning_rate**hp.weight_decay_rate_lr_exponent
+    return (hp.weight_decay_rate or 1.0) * learning_rate**hp.weight_decay_rate_lr_exponent
 
 
 def _precondition(grad, state, decay, factors, epsilon) -> tuple[_AdafactorParamState, jax.Array]:

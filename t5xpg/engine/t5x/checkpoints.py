@@ -183,8 +183,8 @@ class OrbaxCheckpointManagerInterface:
         step = int(get_local_data(train_state.step))
         if step in self._manager.all_steps() or not (force or self.should_save(step)):
             return False
-        state = train_state.state_dict()
-        names = unflatten({name: name if has_value(x) else x for name, x in flatten(state).items()})
+        state: Mapping[str, Any] = train_state.state_dict()
+        names: Mapping[str, Any] = unflatten({name: name if has_value(x) else x for name, x in flatten(state).items()})
         for fn in state_transformation_fns:
             state, names = fn(state, names)
         dtypes = {"target": None if self._save_dtype is None else jnp.dtype(self._save_dtype)}
@@ -292,8 +292,10 @@ class Checkpointer(OrbaxCheckpointManagerInterface):
             checkpoints_dir, train_state, partitioner, dataset_iterator, save_dtype, restore_dtype, keep, **best
         )
 
-    def save(self, train_state, state_transformation_fns: Sequence[SaveStateTransformationFn] = ()) -> bool:
-        saved = super().save(train_state, state_transformation_fns)
+    def save(
+        self, train_state, state_transformation_fns: Sequence[SaveStateTransformationFn] = (), force: bool = True
+    ) -> bool:
+        saved = super().save(train_state, state_transformation_fns, force)
         self.wait_until_finished()
         return saved
 

@@ -241,8 +241,7 @@ def _log_prob(logits: jax.Array, token: jax.Array) -> jax.Array:
 # Beam search
 
 
-@struct.dataclass
-class BeamState:
+class BeamState(struct.PyTreeNode):
     """What goes around the beam search loop; beams are in increasing order of their scores."""
 
     cur_index: jax.Array  # int32 [batch], the position of the current tokens

@@ -65,7 +65,7 @@ class AveragePerStep(Step):
         return cls(total=jnp.sum(jnp.asarray(values)), steps=steps)
 
     def merge(self, other: AveragePerStep) -> AveragePerStep:
-        return type(self)(total=self.total + other.total, steps=self.steps + other.steps)
+        return type(self)(total=_sum(self, other, "total"), steps=_sum(self, other, "steps"))
 
     def compute(self):
         return _ratio(_known(self, "total"), _known(self, "steps"))
@@ -100,7 +100,7 @@ class TimeRate(Time):
     def merge(self, other: TimeRate) -> TimeRate:
         if self.duration is not None or other.duration is not None:
             raise ValueError("TimeRate: merge first, then set the duration of the result.")
-        return type(self)(numerator=self.numerator + other.numerator)
+        return type(self)(numerator=_sum(self, other, "numerator"))
 
     def compute(self):
         return _ratio(_known(self, "numerator"), _known(self, "duration"))
@@ -115,7 +115,7 @@ class StepsPerTime(Step, Time):
         return cls(steps=steps)
 
     def merge(self, other: StepsPerTime) -> StepsPerTime:
-        return type(self)(steps=self.steps + other.steps)
+        return type(self)(steps=_sum(self, other, "steps"))
 
     def compute(self):
         return _ratio(_known(self, "steps"), _known(self, "duration"))
@@ -140,8 +140,14 @@ class BitsPerByte(clu_metrics.Average):
 def _known(metric: clu_metrics.Metric, field: str):
     value = getattr(metric, field)
     if value is None:
-        raise ValueError(f"{type(metric).__name__}: `{field}` is not set; set it before computing the metric.")
+        raise ValueError(
+            f"{type(metric).__name__}: `{field}` is not set; set it before merging or computing the metric."
+        )
     return value
+
+
+def _sum(metric: clu_metrics.Metric, other: clu_metrics.Metric, field: str) -> Scalar:
+    return _known(metric, field) + _known(other, field)
 
 
 def _ratio(numerator, denominator):

@@ -182,10 +182,10 @@ class EncoderDecoderModel(BaseTransformerModel):
         # EOS within a prompt would end the decode right there.
         is_text = (prompt != self.output_vocabulary.eos_id) & prompt_with_targets
         prompt = jnp.where(is_text, prompt, 0)
-        encoded = self.module.apply(
+        encoded: Any = self.module.apply(  # no tuple: nothing is mutable
             {"params": params}, encoder_tokens, enable_dropout=False, method=self.module.encode
         )  # [batch, inputs, emb]
-        takes_index = "initial_index" in inspect.signature(self.decode_fn).parameters
+        takes_index = "initial_index" in inspect.signature(self._needed_decode_fn()).parameters
         cache, initial_index = self._compute_kv_cache(
             params,
             encoded_inputs=encoded,

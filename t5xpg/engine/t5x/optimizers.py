@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import traverse_util
-from flax.core import FrozenDict, freeze, unfreeze
+from flax.core import FrozenDict, freeze
 from flax.serialization import from_state_dict, to_state_dict
 
 from t5x.embedded.contract import missing_names
@@ -46,6 +46,12 @@ class OptimizerDef:
     def apply_gradient(self, hyper_params, params, state: OptimizerState, grads) -> tuple[Any, OptimizerState]:
         """Returns the new parameters and the new state."""
         raise NotImplementedError
+
+    def derive_logical_axes(self, optimizer: Optimizer, param_logical_axes) -> Optimizer:
+        """Returns the optimizer's tree with axis names for arrays, None where replicated."""
+        raise ValueError(
+            f"{type(self).__name__} needs a derive_logical_axes method to be partitioned; see optimizers.OptaxWrapper."
+        )
 
     def update_hyper_params(self, **overrides):
         """Returns the hyper parameters with some replaced; `hyper_params=…` replaces them all."""
@@ -83,8 +89,8 @@ class Optimizer(flax.struct.PyTreeNode):
 
     def restore_state(self, state: Mapping) -> Optimizer:
         """Returns the optimizer that `state`, what `state_dict` gave, describes."""
-        target, state = self.optimizer_def.restore_state(self.target, self.state, state)
-        return self.replace(target=target, state=state)
+        target, restored = self.optimizer_def.restore_state(self.target, self.state, state)
+        return self.replace(target=target, state=restored)
 
     def with_axes(self, param_axes, param_state_axes) -> Optimizer:
         """Returns the same tree with axis names in the arrays' places; the step has none."""
@@ -99,7 +105,7 @@ OptimizerStateType = OptimizerState | Mapping[str, Any]
 
 def flatten_paths(tree: Mapping) -> dict[str, Any]:
     """Flattens nested dicts to {"encoder/layers_0/…": leaf}."""
-    return traverse_util.flatten_dict(unfreeze(tree), sep="/")
+    return traverse_util.flatten_dict(tree, sep="/")
 
 
 def unflatten_like(tree: Mapping, flat: Mapping[str, Any]) -> Mapping:
@@ -150,7 +156,7 @@ class OptaxWrapper(OptimizerDef):
 
     def restore_state(self, opt_target, opt_state: OptimizerState, state_dict: Mapping) -> tuple[Any, OptimizerState]:
         current = traverse_util.flatten_dict(to_state_dict(opt_state), keep_empty_nodes=True, sep="/")
-        saved = traverse_util.flatten_dict(unfreeze(state_dict["state"]), sep="/")
+        saved = flatten_paths(state_dict["state"])
         empty = {path: leaf for path, leaf in current.items() if leaf is traverse_util.empty_node}
         if missing := sorted(current.keys() - empty.keys() - saved.keys()):
             raise ValueError(
@@ -262,7 +268,8 @@ class MultiOptimizer(OptimizerDef):
 
     def _groups(self, params) -> list[tuple[OptimizerDef, list[str]]]:
         """Returns each optimizer with the paths of its parameters."""
-        groups, taken = [], set()
+        groups: list[tuple[OptimizerDef, list[str]]] = []
+        taken: set[str] = set()
         for traversal, sub in zip(self.traversals, self.sub_optimizers, strict=True):
             chosen = object()
             marked = flatten_paths(traversal.update(lambda _, chosen=chosen: chosen, params))

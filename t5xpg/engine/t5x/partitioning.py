@@ -16,7 +16,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -35,9 +35,16 @@ JaxDevice = jax.Device
 TpuMesh = tuple[int, int, int, int]  # (x, y, z, cores)
 OtherMesh = tuple[int, int]
 HardwareMesh = TpuMesh | OtherMesh
-LogicalAxisRules = Sequence[tuple[str, str | None]]
-PartitionedCallable = Callable[..., Any]
+LogicalAxisRules = Sequence[tuple[str, str | tuple[str, ...] | None]]
 CompiledPartitionedCallable = Callable[..., Any]
+
+
+class PartitionedCallable(Protocol):
+    """What `partition` returns: a function that can be called, or lowered to be compiled ahead of the first call."""
+
+    def __call__(self, *args, **kwargs) -> Any: ...
+
+    def lower(self, *args, **kwargs) -> jax.stages.Lowered: ...
 
 
 def global_mesh_defined() -> bool:
@@ -65,7 +72,7 @@ def host_local_array_to_global_array(arr_tree, mesh: Mesh, pspecs):
 
 
 def default_mesh(
-    num_partitions: int,
+    num_partitions: int | None,
     model_parallel_submesh: HardwareMesh | None = None,
     backend: str | None = None,
     ici_mesh_shape: HardwareMesh | None = None,
@@ -95,6 +102,8 @@ def default_mesh(
         return Mesh(grid, ("replica", "data", "model"))
     if model_parallel_submesh:
         num_partitions = math.prod(model_parallel_submesh)
+    if not num_partitions:
+        raise ValueError("default_mesh needs num_partitions or model_parallel_submesh; set one.")
     if len(devices) % num_partitions:
         if platform != "cpu":
             raise ValueError(
@@ -120,7 +129,7 @@ def standard_logical_axis_rules(
       additional_rules: appended, so they apply to names that the standard rules leave open.
     """
     dims = (activation_partitioning_dims, parameter_partitioning_dims)
-    embed_rules = {
+    embed_rules: dict[tuple[int, int], LogicalAxisRules] = {
         (1, 1): [("embed", None)],
         (2, 1): [("embed", "model")],
         (1, 2): [("embed", "data")],
@@ -158,7 +167,9 @@ class DataLayout:
 class PjittedFnWithContext:
     """A jitted function that runs and compiles under a mesh and axis rules."""
 
-    def __init__(self, pjitted_fn: Callable, partition_mesh: Mesh, logical_axis_rules: LogicalAxisRules = ()):
+    def __init__(
+        self, pjitted_fn: PartitionedCallable, partition_mesh: Mesh, logical_axis_rules: LogicalAxisRules = ()
+    ):
         self._pjitted_fn, self._mesh, self._logical_axis_rules = pjitted_fn, partition_mesh, logical_axis_rules
 
     def __call__(self, *args, **kwargs):
@@ -233,7 +244,9 @@ class BasePartitioner(abc.ABC):
         """Which rows of a batch with one for each data shard lie on devices of each process."""
         sharding = NamedSharding(self.mesh, self.data_partition_spec)
         rows: dict[int, set[int]] = {}
-        for device, (row,) in sharding.devices_indices_map((self.data_mesh_size,)).items():
+        indices = sharding.devices_indices_map((self.data_mesh_size,))
+        for device in self.mesh.devices.flat:
+            (row,) = indices[device]
             rows.setdefault(device.process_index, set()).add(row.start or 0)
         return {process: tuple(sorted(owned)) for process, owned in sorted(rows.items())}
 
@@ -316,7 +329,7 @@ class BasePjitPartitioner(BasePartitioner):
         )
         return PjittedFnWithContext(jitted, self.mesh, self.logical_axis_rules)
 
-    def compile(self, partitioned_fn: PjittedFnWithContext, *args) -> CompiledPartitionedCallable:
+    def compile(self, partitioned_fn: PartitionedCallable, *args) -> CompiledPartitionedCallable:
         return partitioned_fn.lower(*args).compile()
 
 
@@ -345,7 +358,7 @@ class PjitPartitioner(BasePjitPartitioner):
         if self._data_axis != "data":  # several slices
             rules = [(name, self._data_axis if name == "batch" else axis) for name, axis in rules]
         self._logical_axis_rules = tuple(rules)
-        (self._data_axis,) = flax_partitioning.logical_to_mesh_axes(("batch",), self._logical_axis_rules)
+        self._data_axis = next((axis for name, axis in rules if name == "batch"), None)
 
     @property
     def logical_axis_rules(self) -> LogicalAxisRules:

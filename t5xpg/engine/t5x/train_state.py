@@ -134,15 +134,9 @@ class FlaxOptimTrainState(flax.struct.PyTreeNode):
 
     def as_logical_axes(self) -> FlaxOptimTrainState:
         """Returns the same tree with logical axis names (PartitionSpec) in the arrays' places."""
-        optimizer_def = self._optimizer.optimizer_def
-        if not hasattr(optimizer_def, "derive_logical_axes"):
-            raise ValueError(
-                f"{type(optimizer_def).__name__} needs a derive_logical_axes method to be partitioned; "
-                "see optimizers.OptaxWrapper."
-            )
         axes = flax_partitioning.get_axis_names(self.params_axes)
         return self.replace(
-            _optimizer=optimizer_def.derive_logical_axes(self._optimizer, axes),
+            _optimizer=self._optimizer.optimizer_def.derive_logical_axes(self._optimizer, axes),
             params_axes=None,
             flax_mutables=flax_partitioning.get_axis_names(self.flax_mutables_axes or EMPTY_DICT),
             flax_mutables_axes=None,
@@ -199,7 +193,7 @@ class InferenceState(flax.struct.PyTreeNode):
         )
 
 
-def with_mutables(state_dict: dict, flax_mutables: Mapping) -> dict:
+def with_mutables(state_dict: dict, flax_mutables: FrozenDict) -> dict:
     """Adds the mutable variables to `state_dict`, when there are any."""
     return {**state_dict, "flax_mutables": unfreeze(flax_mutables)} if flax_mutables else state_dict
 
@@ -227,7 +221,7 @@ def split_variables(variables: Mapping) -> tuple:
 
 def check_axes(name: str, axes: Mapping, values: Mapping) -> None:
     """Raises ValueError when some of `values` has no axis names in `axes`."""
-    named = traverse_util.flatten_dict(unfreeze(flax_partitioning.get_axis_names(axes)), sep="/")
-    missing = sorted(set(traverse_util.flatten_dict(unfreeze(values), sep="/")) - set(named))
+    named = traverse_util.flatten_dict(flax_partitioning.get_axis_names(axes), sep="/")
+    missing = sorted(set(traverse_util.flatten_dict(values, sep="/")) - set(named))
     if missing:
         raise ValueError(f"{name} has no axis names for {missing}; create them with param_with_axes.")

@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl import logging
 from clu.data.dataset_iterator import DatasetIterator
 from flax import traverse_util
-from flax.core import freeze, unfreeze
+from flax.core import freeze
 from flax.linen import partitioning as flax_partitioning
 from jax.experimental import multihost_utils
 from seqio import TensorBoardLogger
@@ -225,7 +225,7 @@ def round_vocab_size_to_multiple(vocabulary, divisor: int = 128) -> int:
 
 def flatten_dict_string_keys(x: Mapping) -> dict:
     """Returns {"a/b/c": leaf} of nested dicts."""
-    return traverse_util.flatten_dict(unfreeze(x), sep="/")
+    return traverse_util.flatten_dict(x, sep="/")
 
 
 def override_params_axes_names(
@@ -243,9 +243,8 @@ def override_params_axes_names(
     """
     if "params_axes" not in model_variables:
         raise ValueError("Model variables do not contain a 'params_axes' collection to apply an override to.")
-    variables = unfreeze(model_variables)
-    axes = flatten_dict_string_keys(variables["params_axes"])
-    for name, param in flatten_dict_string_keys(variables["params"]).items():
+    axes = flatten_dict_string_keys(model_variables["params_axes"])
+    for name, param in flatten_dict_string_keys(model_variables["params"]).items():
         names = next((names for pattern, names in params_axes_names_override if re.fullmatch(pattern, name)), None)
         if names is None:
             continue
@@ -254,7 +253,7 @@ def override_params_axes_names(
                 f"Provided axis name override for {name} does not match param rank ({param.ndim}): {names}"
             )
         axes[f"{name}_axes"] = flax_partitioning.AxisMetadata(names=tuple(names))
-    return freeze({**variables, "params_axes": traverse_util.unflatten_dict(axes, sep="/")})
+    return freeze({**model_variables, "params_axes": traverse_util.unflatten_dict(axes, sep="/")})
 
 
 def set_hardware_rng_ops() -> None:

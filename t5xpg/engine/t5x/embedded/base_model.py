@@ -24,7 +24,7 @@ class TokensIdsToLogitsCallable(Protocol):
 
 
 class DecodeFnCallable(Protocol):
-    """What a `decode_fn` is called with, and returns; see `decoding`."""
+    """What a `decode_fn` is called with, besides the `decoder_params` of predictions, and returns; see `decoding`."""
 
     def __call__(
         self,
@@ -36,7 +36,6 @@ class DecodeFnCallable(Protocol):
         num_decodes: int,
         decode_rng: jax.Array | None,
         cache_offset: int,
-        **kwargs,
     ) -> tuple[jax.Array, jax.Array]: ...
 
 
@@ -131,6 +130,11 @@ class BaseTransformerModel(BaseModel):
     def decode_fn(self) -> DecodeFnCallable | None:
         return self._decode_fn
 
+    def _needed_decode_fn(self) -> DecodeFnCallable:
+        if self._decode_fn is None:
+            raise ValueError(f"{type(self).__name__} has no decode_fn to predict with; pass decoding.beam_search.")
+        return self._decode_fn
+
     @abc.abstractmethod
     def _compute_logits(self, params, batch: Batch, dropout_rng: jax.Array | None = None, mutable=False):
         """Returns logits [batch, length, vocab], or (logits, variables) where some are `mutable`."""
@@ -210,7 +214,7 @@ class BaseTransformerModel(BaseModel):
         if initial_index is not None:
             arguments["initial_index"] = initial_index
         arguments.setdefault("eos_id", self.output_vocabulary.eos_id or 1)
-        return self._decode_fn(
+        return self._needed_decode_fn()(
             inputs=prompt,
             cache=cache,
             tokens_to_logits=tokens_to_logits,

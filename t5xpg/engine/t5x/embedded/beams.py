@@ -55,7 +55,8 @@ def pick(x: jax.Array, indices: jax.Array, offset: int = 0) -> jax.Array:
 
 def pick_rows(x: jax.Array, parents: jax.Array, offset: int) -> jax.Array:
     """Gives every row of the axis `offset` what its parent had: `parents` is [batch, beams]."""
-    return pick(unflatten_beam_dim(x, *parents.shape, offset), parents, offset).reshape(x.shape)
+    batch, size = parents.shape
+    return pick(unflatten_beam_dim(x, batch, size, offset), parents, offset).reshape(x.shape)
 
 
 def best(scores: jax.Array, count: int) -> jax.Array:

@@ -110,7 +110,8 @@ def place(stored: Any, sharding: jax.sharding.Sharding, dtype: Any) -> jax.Array
         values = stored[index].read().result() if isinstance(stored, ts.TensorStore) else np.asarray(stored)[index]
         return values if dtype is None else values.astype(dtype)
 
-    return jax.make_array_from_callback(tuple(np.shape(stored)), sharding, part)
+    # JAX calls it with an index for every shard, though its annotation has None as well.
+    return jax.make_array_from_callback(tuple(np.shape(stored)), sharding, part)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager

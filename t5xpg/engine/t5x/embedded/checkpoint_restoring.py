@@ -47,7 +47,7 @@ class AssignmentMap:
         if is_resuming:
             return state_dict
         stored, wanted = flatten(state_dict), flatten(target_state_dict)
-        sources = {name: source for name in wanted if (source := self._source(name)) is not None}
+        sources = {name: rule for name in wanted if (rule := self._source(name)) is not None}
         if unused := sorted({p for p, _ in self.rules} - {pattern for pattern, _ in sources.values()}):
             raise ValueError(f"assignment_map patterns {unused} match no name in the model; it has {sorted(wanted)}.")
         for name, (_, source) in sources.items():
@@ -139,7 +139,8 @@ def transformed(arrays: Mapping[str, Any], target: Mapping, fns: Sequence) -> di
 
 def read_in_rounds(reader, found: Mapping[str, StoredArray], placements: Mapping[str, tuple]) -> dict[str, jax.Array]:
     """Reads {name in the model: stored array}. Names that share one get an array each, as training donates them."""
-    result, left = {}, dict(found)
+    result: dict[str, jax.Array] = {}
+    left = dict(found)
     while left:
         names = {stored.name: name for name, stored in left.items()}  # stored name -> one name in the model
         values = reader.read({source: placements[name] for source, name in names.items()})

@@ -109,7 +109,7 @@ def to_lists(indices: np.ndarray, outputs: Any, keep_aux_as_numpy: bool):
         outputs, aux = outputs
     leaves, structure = jax.tree.flatten(outputs)
     rows = zip(*(leaf.tolist() for leaf in leaves), strict=True)
-    pairs = [(index, structure.unflatten(row)) for index, row in zip(indices.tolist(), rows, strict=True)]
+    pairs = [(index, jax.tree.unflatten(structure, row)) for index, row in zip(indices.tolist(), rows, strict=True)]
     if aux is None:
         return pairs
     return pairs, jax.tree.map(list if keep_aux_as_numpy else np.ndarray.tolist, aux)

@@ -66,6 +66,8 @@ class TrainStateInitializer:
           init_rng: for what a checkpoint lacks and its configuration allows to initialize.
         """
         cfg, paths = get_first_valid_restore_config_and_paths(restore_cfgs)
+        if cfg is None:
+            return
         for path in paths:
             checkpointer = cfg.checkpointer_cls(
                 train_state=self.global_train_state_shape,
@@ -157,12 +159,9 @@ def restore_from(
     def from_scratch(rng: jax.Array) -> Mapping:
         return initializer.from_scratch(rng).state_dict()
 
-    def new_optimizer() -> Mapping:
-        return {"state": from_scratch(init_rng)["state"]} if lacks_optimizer(path) else {}
-
     fallback = get_fallback_state(cfg, from_scratch, init_rng)
     if fallback is None and init_rng is not None:
-        fallback = ScratchState(new_optimizer)
+        fallback = ScratchState(lambda: {"state": from_scratch(init_rng)["state"]} if lacks_optimizer(path) else {})
     return manager.restore(path=path, fallback_state=fallback, state_transformation_fns=cfg.state_transformation_fns)
 
 
@@ -248,17 +247,21 @@ def create_checkpoint_manager_and_restore(
     `use_orbax` is accepted for T5X's callers; checkpoints are always written by Orbax.
     """
     del use_orbax
+    cfg, rng = restore_checkpoint_cfg, fallback_init_rng
+    if not model_dir:
+        model_dir = cfg.path if cfg is not None and isinstance(cfg.path, str) else restore_path
+    if model_dir is None:
+        raise ValueError("There is no folder for the checkpoint manager; pass model_dir or a restore_checkpoint_cfg.")
     manager = create_orbax_checkpoint_manager(
         save_cfg=save_checkpoint_cfg,
-        restore_cfg=restore_checkpoint_cfg,
+        restore_cfg=cfg,
         train_state=train_state_initializer.global_train_state_shape,
         partitioner=partitioner,
         ds_iter=ds_iter,
-        model_dir=model_dir or restore_checkpoint_cfg.path,
+        model_dir=model_dir,
     )
-    if restore_checkpoint_cfg is None or restore_path is None:
+    if cfg is None or restore_path is None:
         return None, manager
-    cfg, rng = restore_checkpoint_cfg, fallback_init_rng
     return restore_from(train_state_initializer, manager, cfg, restore_path, rng), manager
 
 

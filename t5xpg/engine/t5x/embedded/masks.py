@@ -80,7 +80,7 @@ def make_decoder_mask(
     masks = [visible, make_attention_mask(real, real, jnp.logical_and, dtype=jnp.bool_)]
     if decoder_segment_ids is not None:
         masks.append(make_attention_mask(decoder_segment_ids, decoder_segment_ids, jnp.equal, dtype=jnp.bool_))
-    return combine_masks(*masks, dtype=dtype)
+    return functools.reduce(jnp.logical_and, _given(masks)).astype(dtype)
 
 
 def add_mask(mask: jax.Array | None, bias: jax.Array | None) -> jax.Array | None:

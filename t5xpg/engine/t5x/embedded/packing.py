@@ -7,6 +7,7 @@ and TensorFlow takes longer to start one than to run it.
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -42,14 +43,13 @@ def faster(converter_cls: type[seqio.FeatureConverter]) -> type[seqio.FeatureCon
         def _pack_or_pad(self, ds: tf.data.Dataset, packed_lengths: Mapping[str, int]) -> tf.data.Dataset:
             if self.pack and not self._use_custom_packing_ops:
                 return pack_dataset(ds, packed_lengths)
-            return super(result, self)._pack_or_pad(ds, packed_lengths)
+            return seqio.FeatureConverter._pack_or_pad(self, ds, packed_lengths)
 
         methods["_pack_or_pad"] = _pack_or_pad
     converters = [cls for cls in converter_cls.__mro__ if issubclass(cls, seqio.FeatureConverter)]
     if all(cls.__module__.startswith("seqio.") for cls in converters):
         methods["__call__"] = tf.autograph.experimental.do_not_convert(converter_cls.__call__)
-    result = type(converter_cls)(converter_cls.__name__, (converter_cls,), methods)
-    return result
+    return types.new_class(converter_cls.__name__, (converter_cls,), exec_body=lambda body: body.update(methods))
 
 
 def pack_dataset(dataset: tf.data.Dataset, lengths: Mapping[str, int]) -> tf.data.Dataset:
@@ -92,7 +92,7 @@ def pack_batch(batch: Mapping[str, tf.Tensor], lengths: Mapping[str, int]) -> di
     first = first_of_rows({name: (ends[name] - sizes[name], ends[name], lengths[name]) for name in lengths})
     rows = tf.size(first)
     row = tf.searchsorted(first, tf.range(tf.size(ends[next(iter(ends))])), side="right") - 1  # [examples]
-    packed = {}
+    packed: dict[str, tf.Tensor] = {}
     for name, length in lengths.items():
         begins = ends[name] - sizes[name]
         offset = row * length + begins - tf.gather(begins, tf.gather(first, row))  # [examples], in all rows' tokens

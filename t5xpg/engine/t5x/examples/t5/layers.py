@@ -317,8 +317,9 @@ class MlpBlock(nn.Module):
         for i, activation in enumerate(self.activations):
             name = "wi" if len(self.activations) == 1 else f"wi_{i}"
             x = dense(self.intermediate_dim, kernel_axes=("embed", "mlp"), name=name)(inputs)
-            function = getattr(nn, activation, None) if isinstance(activation, str) else activation
-            branches.append(x if activation == "linear" else function(x))
+            if activation != "linear":
+                x = (getattr(nn, activation) if isinstance(activation, str) else activation)(x)
+            branches.append(x)
         x = functools.reduce(operator.mul, branches)  # [batch, length, mlp]
         x = nn.Dropout(self.intermediate_dropout_rate, broadcast_dims=(-2,))(x, deterministic)
         x = with_sharding_constraint(x, ("batch", "length", "mlp"))
@@ -414,9 +415,9 @@ def relative_position_bucket(
     """
     if bidirectional:
         num_buckets //= 2
-        offset, distances = np.where(distances > 0, num_buckets, 0), np.abs(distances)
     else:
-        offset, distances = 0, np.maximum(-distances, 0)
+        distances = np.minimum(distances, 0)
+    offset, distances = np.where(distances > 0, num_buckets, 0), np.abs(distances)
     exact = num_buckets // 2
     # eps is T5's: with it the edges at powers of two come out the same in every precision.
     ratio = np.maximum(distances, 1) / exact + np.finfo(np.float32).eps

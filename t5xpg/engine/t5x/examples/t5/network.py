@@ -195,7 +195,7 @@ class Decoder(nn.Module):
     """Embedding, decoder layers, a last norm and the projection to the vocabulary."""
 
     config: T5Config
-    shared_embedding: nn.Module
+    shared_embedding: layers.Embed
 
     @nn.compact
     def __call__(
