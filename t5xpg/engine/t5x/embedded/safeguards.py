@@ -1,4 +1,4 @@
-"""What keeps a run safe: one run to a folder, signals that save, and no checkpoint of a loss that is no number."""
+"""What keeps a run safe: one run per folder, signals that save, and no checkpoint of a loss that is not finite."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LOCK_NAME = ".lock"
 
 
 def lock_folder(model_dir: str) -> contextlib.AbstractContextManager:
-    """Makes `model_dir` this run's until what it returns is closed, or the process ends in whatever way.
+    """Makes `model_dir` this run's until the result is closed, or the process ends in whatever way.
 
-    Of several processes of one run, the first holds the lock; where it cannot, all of them are refused.
+    Of several processes of one run, the first holds the lock; if it cannot, all of them are refused.
 
     Raises:
       ValueError: another run writes there, or the folder cannot be written to.
@@ -35,11 +35,11 @@ def lock_folder(model_dir: str) -> contextlib.AbstractContextManager:
             refusal = error
     if bool(multihost_utils.broadcast_one_to_all(np.array(refusal is None))):
         return lock
-    raise refusal or ValueError(f"Process 0 could not have MODEL_DIR {model_dir} for this run; its message says why.")
+    raise refusal or ValueError(f"Process 0 could not lock MODEL_DIR {model_dir} for this run; its message says why.")
 
 
 def hold_lock(model_dir: str) -> TextIO:
-    """Returns the open, locked file of a folder that is made where there is none."""
+    """Returns the open, locked file of a folder, which is made if need be."""
     try:
         os.makedirs(model_dir, exist_ok=True)
         lock = open(os.path.join(model_dir, LOCK_NAME), "a+", encoding="utf-8")  # noqa: SIM115, kept open
@@ -102,7 +102,7 @@ def stop_together(trainer, received: list[int], step: int) -> None:
 class LossWatch:
     """Stops a run whose loss and parameters are no longer finite, before that is saved.
 
-    A loss that is not finite while the parameters are (Adafactor's skip_nan_updates) is let pass.
+    A loss that is not finite while the parameters are (Adafactor's skip_nan_updates) is allowed.
     """
 
     def __init__(self):
@@ -127,8 +127,8 @@ class LossWatch:
         if math.isfinite(loss) or all_finite(train_state.params):
             return
         raise FloatingPointError(
-            f"The loss is {loss} by step {step:,} and so are parameters; nothing was saved since the last checkpoint, "
-            "which is good: the same command with a lower learning rate goes on from there."
+            f"The loss is {loss} by step {step:,}, and parameters are not finite either; the last checkpoint is good: "
+            "the same command with a lower learning rate goes on from there."
         )
 
 
