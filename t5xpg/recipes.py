@@ -69,7 +69,7 @@ class Recipe:
         return cfg
 
     def not_given(self) -> list[str]:
-        """Returns the macros of MAY_MISS that it uses and that nothing gave a value."""
+        """Returns the macros of MAY_MISS that it uses and that have no value."""
         import gin
 
         used = set(re.findall(r"%(\w+)", gin.config_str()))
@@ -80,7 +80,7 @@ def read(arguments: Sequence[str]) -> Recipe:
     """Reads what `t5xpg train | eval | infer ARGUMENTS` would.
 
     Raises:
-      ValueError: the recipe is for no program, or leaves a macro to be given that is not in MAY_MISS.
+      ValueError: the recipe binds no program, or a macro outside MAY_MISS has no value.
     """
     import gin
 
@@ -100,7 +100,7 @@ def read_text(text: str) -> Recipe:
     """Reads gin `text` that leaves nothing to be given.
 
     Raises:
-      ValueError: it is for no program.
+      ValueError: it binds no program.
     """
     import gin
 
@@ -192,8 +192,8 @@ def check_macros(bindings: Sequence[str]) -> None:
     """Checks the macros of `NAME = value` bindings; gin itself lets a misspelt TRAIN_STEPS pass.
 
     Raises:
-      ValueError: the parsed configuration does not refer to one, and to another of a similar name. Without such a one
-        there is a warning.
+      ValueError: the parsed configuration does not refer to one, but does to a similar name. Without a similar name
+        it only prints a warning.
     """
     import gin
 
@@ -226,7 +226,7 @@ def program_flags(arguments: Sequence[str]) -> list[str]:
             flags.append(f"--gin_file={argument}")
         elif "=" in argument:
             name, _, value = argument.partition("=")
-            name = re.sub(r"^\w+_script\.", "", name)  # recipes import the program so; gin has it by its own name
+            name = re.sub(r"^\w+_script\.", "", name)  # what recipes import a program as; gin has it by its own name
             flags.append(f"--gin_bindings={name} = {gin_value(name, value)}")
         else:
             raise ValueError(f"{argument!r} is neither a recipe (….gin) nor a binding (NAME=VALUE).")

@@ -131,6 +131,6 @@ def test_the_command(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "270 ids" in out and f"TOKENIZER_FILE={tmp_path}/bpe/tokenizer.json" in out
     assert main([*command, "--model_type", "byte_level_bpe", "--lowercase"]) == 1
-    assert "--lowercase is no setting" in capsys.readouterr().err
+    assert "--lowercase is not a setting" in capsys.readouterr().err
     assert main([*command, "--min_frequency", "3"]) == 1
-    assert "--min_frequency is no setting" in capsys.readouterr().err
+    assert "--min_frequency is not a setting" in capsys.readouterr().err
