@@ -106,7 +106,7 @@ def test_what_is_refused(tmp_path, file):
     (tmp_path / "a.txt").write_text(PROSE)
     (tmp_path / "empty.txt").write_text(" \n\n")
     train = training.train_byte_level_bpe
-    with pytest.raises(FileExistsError, match="there already"):
+    with pytest.raises(FileExistsError, match="exists already"):
         train(tmp_path / "a.txt", file.removesuffix("tokenizer.json"))
     with pytest.raises(ValueError, match="bytes alone are 261"):
         train(tmp_path / "a.txt", tmp_path / "small", 260)
