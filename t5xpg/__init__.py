@@ -1,8 +1,8 @@
 """t5xpg: from a pile of text to a trained T5-family model.
 
-Importing this package loads nothing heavy. It only makes `import t5x` answerable: by google-research/t5x
+Importing this package loads nothing heavy. It only makes `import t5x` work: by google-research/t5x
 where that is installed, by the embedded engine otherwise (see t5x_finder). `t5xpg.Model`, a trained model in
-Python, is loaded when it is first asked for.
+Python, is loaded on first use.
 """
 
 from t5xpg import t5x_finder

@@ -6,7 +6,7 @@ the text, and "selected", which says where the model is asked. In gin:
     MODEL = @mlm.EncoderOnlyModel()
     mlm.EncoderOnlyModel.module = @roberta.Roberta()       # or @mlm.T5Encoder()
 
-Names of batches and metrics are T5X's. A "target" there is here a position that the model is asked about.
+Names of batches and metrics are T5X's. "Target" in them means a position that the model is asked about.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class EncoderOnlyModel(models.BaseTransformerModel):
     """Learns the tokens at selected positions; loss and metrics see no others.
 
     Args:
-      module: encoder_input_tokens, and encoder_positions and encoder_segment_ids of a packed batch, to logits.
+      module: maps encoder_input_tokens, and a packed batch's encoder_positions and encoder_segment_ids, to logits.
       vocabulary: of inputs and targets.
-      optimizer_def, label_smoothing, z_loss, loss_normalizing_factor: as of every T5X model. With
+      optimizer_def, label_smoothing, z_loss, loss_normalizing_factor: as in every T5X model. With
         'NUM_REAL_TARGET_TOKENS' the loss is a mean over the selected positions.
     """
 
@@ -136,7 +136,7 @@ class EncoderOnlyModel(models.BaseTransformerModel):
         )
 
     def _compute_metrics(self, logits, targets, mask, loss, z_loss=None, segment_ids=None) -> dict[str, Any]:
-        """T5X's metrics; where it is google-research/t5x, also nats_per_token and perplexity as the embedded engine."""
+        """Returns T5X's metrics; on google-research/t5x, also the embedded engine's nats_per_token and perplexity."""
         found = super()._compute_metrics(
             logits=logits, targets=targets, mask=mask, loss=loss, z_loss=z_loss, segment_ids=segment_ids
         )
@@ -167,7 +167,7 @@ class EncoderOnlyModel(models.BaseTransformerModel):
     def score_batch(self, params, batch: Batch, return_intermediates: bool = False) -> jax.Array:
         """Returns the log likelihood of each row's targets at its selected positions, [batch]."""
         if return_intermediates:
-            raise ValueError("EncoderOnlyModel has no intermediates to return; call score_batch without.")
+            raise ValueError("EncoderOnlyModel has no intermediates to return; leave return_intermediates out.")
         logits = self._compute_logits(params, batch)
         asked = batch["decoder_loss_weights"].astype(jnp.float32)
         return jnp.sum(asked * log_likelihoods(logits, batch["decoder_target_tokens"]), -1)
@@ -179,11 +179,11 @@ def log_likelihoods(logits: jax.Array, tokens: jax.Array) -> jax.Array:
 
 
 def metrics(targets: list[str], predictions: list[str], aux_values: Mapping[str, list]) -> dict[str, float]:
-    """Accuracy, nats and perplexity over all selected positions of a split, as a task's metric_fns take it.
+    """Returns accuracy, nats and perplexity over all selected positions of a split, for a task's metric_fns.
 
     Args:
       targets, predictions: decoded texts, not looked at.
-      aux_values: what `EncoderOnlyModel.predict_batch_with_aux` returned beside, a list over examples each.
+      aux_values: the auxiliary values of `EncoderOnlyModel.predict_batch_with_aux`, each a list over examples.
     """
     del targets, predictions
     asked, correct, nats = (float(np.sum(aux_values[name])) for name in ("asked", "correct", "nats"))
@@ -191,7 +191,7 @@ def metrics(targets: list[str], predictions: list[str], aux_values: Mapping[str,
 
 
 def is_matrix(params):
-    """The parameters that weight decay is for: all but biases and norms (for `optimizers.adamw.mask`)."""
+    """Returns which parameters weight decay is for: all but biases and norms (for `optimizers.adamw.mask`)."""
     return jax.tree.map(lambda parameter: parameter.ndim > 1, params)
 
 
@@ -229,7 +229,7 @@ class T5Encoder(nn.Module):
 
 
 def fill_mask(model: EncoderOnlyModel, params, text: str, mask_id: int, top: int = 5) -> list[list[tuple[int, float]]]:
-    """The likeliest tokens for each "<mask>" in a text.
+    """Returns the likeliest tokens for each "<mask>" in a text.
 
     Args:
       model, params: a trained model.

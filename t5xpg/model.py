@@ -68,7 +68,7 @@ class Model:
             input_types={name: x.dtype for name, x in batch.items()},
             partitioner=self._partitioner,
         )
-        path = os.path.abspath(checkpoint_path)  # T5X takes no other
+        path = os.path.abspath(checkpoint_path)  # T5X takes no relative path
         self.train_state, _ = utils.create_checkpoint_manager_and_restore(
             train_state_initializer=self._initializer,
             partitioner=self._partitioner,
@@ -93,7 +93,7 @@ class Model:
 
     @cached_property
     def task(self) -> seqio.Task | seqio.Mixture:
-        """What it was trained on."""
+        """The task or mixture that it was trained on."""
         return seqio.get_mixture_or_task(self.settings["train_dataset_cfg"].mixture_or_task_name)
 
     # ---- Encoder-decoders ----
@@ -215,7 +215,7 @@ class Model:
         return self.answers([(question, context)])[0]
 
     def answers(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
-        """Returns the answer to each (question, context); what `is_cut` is not read to its end.
+        """Returns the answer to each (question, context); a pair that `is_cut` is not read to its end.
 
         `batch_seconds` gets how long each batch took, decoding included and compiling left out.
 

@@ -36,7 +36,7 @@ def program_flags(arguments: Sequence[str], recipes: Path) -> list[str]:
             flags.append(f"--gin_file={argument}")
         elif "=" in argument:
             name, _, value = argument.partition("=")
-            name = re.sub(r"^\w+_script\.", "", name)  # recipes import the program so; gin has it by its own name
+            name = re.sub(r"^\w+_script\.", "", name)  # what recipes import a program as; gin has it by its own name
             flags.append(f"--gin_bindings={name} = {gin_value(name, value)}")
         else:
             raise ValueError(f"{argument!r} is neither a recipe (….gin) nor a binding (NAME=VALUE).")
@@ -89,8 +89,8 @@ def check_macros(bindings: Sequence[str]) -> None:
     """Checks the macros of `NAME = value` bindings; gin itself lets a misspelt TRAIN_STEPS pass.
 
     Raises:
-      ValueError: the parsed configuration does not refer to one, and to another of a similar name. Without such a one
-        there is a warning.
+      ValueError: the parsed configuration does not refer to one, but does to a similar name. Without a similar name
+        it only prints a warning.
     """
     import gin
 

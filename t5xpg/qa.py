@@ -10,8 +10,8 @@
       vocabulary = %VOCABULARY
 
 The model reads "question: … context: …", as T5 does, and writes the first answer, or `NO_ANSWER`
-where the context holds none. What it writes is scored against all of a question's answers, as they
-stand in the file.
+where the context holds none. What it writes is scored against all of a question's answers, as the
+file has them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Question(NamedTuple):
     Attributes:
       id: of the question; the official scorer's predictions are {id: answer}.
       question: its text.
-      context: the paragraph it is asked of.
+      context: the paragraph it is about.
       answers: all that count as right, the one to train on first; none where there is no answer.
       answer_end: where the first answer ends, in characters of the context; 0 where there is none.
     """
@@ -62,7 +62,7 @@ class Question(NamedTuple):
 
 
 def read_questions(files: jsonl.Files) -> list[Question]:
-    """All questions of SQuAD files, in order.
+    """Returns all questions of SQuAD files, in order.
 
     Args:
       files: see `jsonl.find_files`; also .gz, .bz2, .xz. Each is SQuAD's own JSON (1.1 or 2.0),
@@ -71,7 +71,7 @@ def read_questions(files: jsonl.Files) -> list[Question]:
         Hugging Face's data set, or texts; [] where there is none.
 
     Raises:
-      ValueError: a file is neither, or two questions have one id; with where.
+      ValueError: a file is neither, or two questions have the same id; says where.
     """
     found: dict[str, Question] = {}
     for path in jsonl.find_files(files):
@@ -86,7 +86,7 @@ def read_questions(files: jsonl.Files) -> list[Question]:
 
 
 def _rows(path: str) -> Iterator[tuple[str, Mapping]]:
-    """(where, {"id", "question", "context", "answers"}) of each question of a file."""
+    """Yields (where, {"id", "question", "context", "answers"}) of each question of a file."""
     try:
         with compressed.open_binary(path) as file:
             text = file.read()
@@ -109,14 +109,14 @@ def _rows(path: str) -> Iterator[tuple[str, Mapping]]:
                     yield where, {**asked, "context": paragraph["context"]}
     except (KeyError, TypeError) as error:
         found = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{path}: not as SQuAD's files are, data[].paragraphs[].qas[] ({found})") from None
+        raise ValueError(f"{path}: not laid out like SQuAD's files, data[].paragraphs[].qas[] ({found})") from None
 
 
 def _parse(line: bytes, where: str) -> Mapping:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise ValueError(f"{where}: broken JSON ({error.msg}). Use SQuAD's own JSON, or one row a line") from None
+        raise ValueError(f"{where}: broken JSON ({error.msg}). Use SQuAD's own JSON, or one row per line") from None
 
 
 def _question(row: Mapping, where: str) -> Question:
@@ -144,22 +144,22 @@ def _question(row: Mapping, where: str) -> Question:
 
 
 def clean(text: str, pad_punctuation: bool = False) -> str:
-    """The text with single spaces; where asked, with spaces around punctuation, as t5 puts them."""
+    """Returns the text with single spaces; if asked, with spaces around punctuation, as t5 puts them."""
     if pad_punctuation:
         text = _PUNCTUATION.sub(r" \1 ", text)
     return _SPACES.sub(" ", text)
 
 
 def inputs_text(question: str, context: str, pad_punctuation: bool = False) -> str:
-    """What a model reads: the inputs of t5's `squad`."""
+    """Returns what a model reads: the inputs of t5's `squad`."""
     return clean(f"question: {clean(question, pad_punctuation)} context: {clean(context, pad_punctuation)}")
 
 
 def answer_text(prediction: str, context: str, no_answer: str = NO_ANSWER, pad_punctuation: bool = False) -> str:
-    """What a model's text says: an answer, or "" for none.
+    """Returns the answer that a model's text gives, "" for none.
 
-    Padded punctuation has lost where spaces were ("Norway ' s"), which the official numbers count.
-    So such an answer is looked up in the context, spaces aside, and given as it stands there.
+    Padding punctuation loses where the spaces were ("Norway ' s"), which the official numbers count.
+    So such an answer is looked up in the context, ignoring spaces, and returned as it is there.
     """
     prediction = prediction.strip()
     if prediction == clean(no_answer, pad_punctuation).strip():
@@ -266,7 +266,7 @@ class SquadSource(seqio.DataSource):
         shard_info: seqio.ShardInfo | None = None,
         **unused_by_sources,
     ) -> tf.data.Dataset:
-        """The split's rows, once; `shuffle` permutes all of them anew each time."""
+        """Returns the split's rows, once; `shuffle` permutes all of them, differently each time."""
         del shard_info  # there is one shard
         questions = self.questions(split)
         if not questions:
@@ -287,13 +287,13 @@ class SquadSource(seqio.DataSource):
         return inputs_text(question, context, self.pad_punctuation)
 
     def target(self, question: Question) -> str:
-        """What the model is to write."""
+        """Returns what the model is to write."""
         if not question.answers:
             return self.no_answer
         text = clean(question.answers[0], self.pad_punctuation)
         if text.strip() == clean(self.no_answer, self.pad_punctuation).strip():
             raise ValueError(
-                f"question {question.id}: the answer {text!r} is what says that there is none. Set no_answer"
+                f"question {question.id}: the answer {text!r} is also the text for no answer. Set no_answer to another"
             )
         return text
 
@@ -326,19 +326,19 @@ class SquadSource(seqio.DataSource):
         return dataset
 
     def postprocess(self, text: str, example: Mapping | None = None, is_target: bool = False) -> str | list[str]:
-        """SeqIO's: of a prediction the answer it says, "" for none; of a target all right answers."""
+        """Returns, as SeqIO asks, a prediction's answer, "" for none; for a target, all right answers."""
         assert example is not None  # SeqIO always gives it; its interface has a default
         if is_target:
             return [tf.compat.as_text(answer) for answer in example["answers"]]
         return self.answer(text, tf.compat.as_text(example["context"]))
 
     def answer(self, prediction: str, context: str) -> str:
-        """The answer that a model's text says, "" for none."""
+        """Returns the answer that a model's text gives, "" for none."""
         return answer_text(prediction, context, self.no_answer, self.pad_punctuation)
 
 
 def describe_fit(split: str, fit: Fit, lengths: Mapping[str, int]) -> str:
-    """What `squad_task` says of a split."""
+    """Returns the line that `squad_task` prints about a split."""
     if not fit.cut and not fit.lost:
         return f"{split}: {fit.total:,} questions, none cut"
     fate = "left out" if split == "train" else "scored all the same"
@@ -352,13 +352,13 @@ def describe_fit(split: str, fit: Fit, lengths: Mapping[str, int]) -> str:
 
 
 def squad_v2(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """The numbers of SQuAD's official evaluate-v2.0.py, in percent; for SQuAD 1.1, too.
+    """Returns the numbers of SQuAD's official evaluate-v2.0.py, in percent; for SQuAD 1.1, too.
 
     `exact` and `f1` over all questions, HasAns_ and NoAns_ over those with and without an answer,
     where there are any; `total` is how many they are.
 
     Args:
-      targets: for each question its answers as they stand in the file; none where it has none.
+      targets: for each question its answers as the file has them; none where it has none.
       predictions: for each question the predicted answer, "" for none.
     """
     scores = [(exact(a, p), f1(a, p)) for a, p in zip(targets, predictions, strict=True)]
@@ -394,12 +394,12 @@ def _f1(answer: list[str], prediction: list[str]) -> float:
 
 
 def _counted(answers: Sequence[str]) -> Sequence[str]:
-    """The answers that have words; where none has, to say nothing is right."""
+    """Returns the answers that have words; if none has, "": then saying nothing is right."""
     return [answer for answer in answers if words(answer)] or [""]
 
 
 def words(text: str) -> list[str]:
-    """The words that count: lower case, without ASCII punctuation, and no articles."""
+    """Returns the words that count: lower case, without ASCII punctuation, and no articles."""
     text = text.lower().translate(str.maketrans("", "", string.punctuation))
     return re.sub(r"\b(a|an|the)\b", " ", text).split()
 

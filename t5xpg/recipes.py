@@ -60,7 +60,7 @@ class Recipe:
         return cfg
 
     def not_given(self) -> list[str]:
-        """Returns the macros of MAY_MISS that it uses and that nothing gave a value."""
+        """Returns the macros of MAY_MISS that it uses and that have no value."""
         import gin
 
         used = set(re.findall(r"%(\w+)", gin.config_str()))
@@ -71,7 +71,7 @@ def read(arguments: Sequence[str]) -> Recipe:
     """Reads what `t5xpg train | eval | infer ARGUMENTS` would.
 
     Raises:
-      ValueError: the recipe is for no program, or leaves a macro to be given that is not in MAY_MISS.
+      ValueError: the recipe binds no program, or a macro outside MAY_MISS has no value.
     """
     import gin
 
@@ -92,7 +92,7 @@ def read_text(text: str) -> Recipe:
     """Reads gin `text` that leaves nothing to be given.
 
     Raises:
-      ValueError: it is for no program.
+      ValueError: it binds no program.
     """
     import gin
 

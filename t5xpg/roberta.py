@@ -1,8 +1,8 @@
 """RoBERTa (arXiv:1907.11692) for masked language modelling: BERT's post-norm encoder and a head tied to its input.
 
-The network is that of Hugging Face's RobertaForMaskedLM, whose logits it gives from the same weights (`hf_roberta`
-carries them over). What is only storage there is not here: the rows of the position table before the first position,
-and the one token type, a vector that is added to every token.
+The network is that of Hugging Face's RobertaForMaskedLM, whose logits it gives from the same weights
+(`t5xpg.hf.roberta` converts them). What only takes up space there is left out: the rows of the position table before
+the first position, and the one token type, a vector that is added to every token.
 
 Parameters and activations have T5X's logical axis names, so that either engine partitions them by its standard rules.
 """
@@ -26,8 +26,8 @@ class RobertaConfig:
       vocab_size: rows of the embedding and logits per position; at least the vocabulary's size.
       dtype: of activations; parameters, norms, attention weights and logits are float32.
       emb_dim, num_heads: the first a multiple of the second.
-      max_length: positions there are vectors for.
-      dropout_rate: of the embedded tokens, the attention weights and each block's result; a mask for each number.
+      max_length: the number of positions that have a vector.
+      dropout_rate: of the embedded tokens, the attention weights and each block's result, each number on its own.
       initializer_range: standard deviation of fresh embeddings and kernels; a narrow model learns sooner with more.
     """
 
@@ -91,7 +91,7 @@ class SelfAttention(nn.Module):
 
         query, key, value = heads("query"), heads("key"), heads("value")
         logits = jnp.einsum("bqhd,bkhd->bhqk", query * query.shape[-1] ** -0.5, key).astype(jnp.float32)
-        weights = nn.softmax(jnp.where(mask, logits, -1e10))  # [batch, heads, q_len, k_len]; alike where none is real
+        weights = nn.softmax(jnp.where(mask, logits, -1e10))  # [batch, heads, q_len, k_len]; equal if none is visible
         weights = nn.Dropout(cfg.dropout_rate)(weights.astype(cfg.dtype), deterministic)
         y = jnp.einsum("bhqk,bkhd->bqhd", weights, value).reshape(x.shape)
         return Dense(cfg, cfg.emb_dim, ("joined_kv", "embed"), name="out")(y)
@@ -171,7 +171,7 @@ class Roberta(nn.Module):
 
 
 def visible(tokens: jax.Array, segment_ids: jax.Array | None) -> jax.Array:
-    """Which keys each query may see: those that are no padding, in its own segment. Bool [batch, 1, q_len, k_len]."""
+    """Returns which keys each query may see, bool [batch, 1, q_len, k_len]: no padding, and only its own segment."""
     mask = (tokens > 0)[:, None, None, :]  # [batch, 1, 1, k_len]
     if segment_ids is None:
         return mask

@@ -12,7 +12,7 @@ schedules.linear_decay_factor:
 
 
 def linear_decay_factor(total_steps: int, warmup_steps: int) -> float:
-    """The `decay_factor` with which T5X's "linear_decay" is 0 at `total_steps`.
+    """Returns the `decay_factor` with which T5X's "linear_decay" is 0 at `total_steps`.
 
     Raises:
       ValueError: there is no decay, or no warmup, for which T5X divides by zero.

@@ -57,7 +57,7 @@ def installed_spec() -> ModuleSpec | None:
 
 
 def install() -> None:
-    """Makes `import t5x` answerable. Calling it again changes nothing."""
+    """Makes `import t5x` work. Calling it again changes nothing."""
     if not any(isinstance(finder, EmbeddedT5XFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, EmbeddedT5XFinder())
 

@@ -101,13 +101,13 @@ def jsonl_task(
       targets_key: likewise; "targets" if None.
       metric_fns: how generated text is scored: names (see `metric_fn`), or functions of
         (targets, predictions) as SeqIO takes them. T5X's infer_eval runs tasks that have some.
-      postprocess_fn: SeqIO's: makes of decoded text, and of the target, what metrics compare.
+      postprocess_fn: SeqIO's: turns decoded text, and the target, into what metrics compare.
       splits: what "{split}" stands for; a mapping names its own.
       sequence_length: {feature: length} to check now; the same checks run where data is read.
       cacheable: let SeqIO read an offline cache of the tokenized rows where one is asked for.
         T5X's pretrain.gin asks (USE_CACHED_TASKS=True) and stops if a cacheable task has no cache;
-        one that is not cacheable is prepared on the fly. A cacheable task draws other masks from
-        the same seed, cached or not.
+        one that is not cacheable is prepared on the fly. A cacheable task draws different masks
+        from the same seed, cached or not.
 
     Raises:
       ValueError: another task has the name, or an argument cannot work; with what to do.
@@ -124,13 +124,13 @@ def jsonl_task(
     keys = {"text": text_key, "inputs": inputs_key, "targets": targets_key}
     source = sources.JsonlDataSource(files, splits, _columns(name, objective, keys))
     if postprocess_fn is not None and not callable(postprocess_fn):
-        raise ValueError(f"{name}: postprocess_fn={postprocess_fn!r} is no function. Pass one")
+        raise ValueError(f"{name}: postprocess_fn={postprocess_fn!r} is not a function. Pass one")
     found_fns = [metric_fn(metric) for metric in metric_fns]
     return _register(name, source, objective, vocabulary, cacheable, found_fns, postprocess_fn)
 
 
 def _columns(name: str, objective: objectives.Objective, keys: Mapping[str, str | None]) -> dict[str, str]:
-    """{column: key of a row} for each column that the objective reads."""
+    """Returns {column: key of a row} for each column that the objective reads."""
     columns = [column for column in objective.key_map.values() if column]
     if unread := [f"{column}_key" for column in keys if keys[column] and column not in columns]:
         takes = " and ".join(f"{column}_key" for column in columns)
@@ -142,11 +142,11 @@ def _columns(name: str, objective: objectives.Objective, keys: Mapping[str, str 
 
 
 def metric_fn(metric: str | MetricFn) -> MetricFn:
-    """t5's metric of that name, on decoded texts; a function is returned as it is.
+    """Returns t5's metric of that name, on decoded texts; a function is returned unchanged.
 
     Texts: accuracy and sequence_accuracy (both the percentage of exact matches), bleu, rouge,
     edit_distance. Texts as answers: squad (exact match "em", and "f1"), trivia_qa, coqa_f1; where
-    postprocess_fn makes a list of a target, the best of its answers counts. Texts that are numbers:
+    postprocess_fn turns a target into a list, the best of its answers counts. Texts that are numbers:
     pearson_corrcoef, spearman_corrcoef; -1 stands for any other text.
 
     Raises:
@@ -208,11 +208,11 @@ def register(name: str, source: seqio.DataSource, *, arguments: Mapping[str, obj
     Args:
       name: of the task; letters, digits and any of "_.:#".
       source: its rows.
-      arguments: what tells this task from another of its name, in words.
+      arguments: what tells this task from another of the same name, in words.
       **parts: seqio.TaskRegistry.add's own.
 
     Raises:
-      ValueError: another task has the name, or it cannot be one.
+      ValueError: another task has the name, or it is not a valid name.
     """
     if name in TaskRegistry.names():
         _check_same(name, arguments)
@@ -275,7 +275,7 @@ def _checked_rates(name: str, pairs: Iterable[tuple[str, MixtureRate]]) -> dict[
             raise ValueError(f"{name}: {pair!r} has no rate. Pass (name, rate) pairs")
         task, rate = pair
         if task in rates:
-            raise ValueError(f"{name}: {task} is there twice. Add up its rates")
+            raise ValueError(f"{name}: {task} is listed twice. Add up its rates")
         if not callable(rate) and not (isinstance(rate, numbers.Real) and 0 < rate < math.inf):
             raise ValueError(f"{name}: the rate of {task} is {rate!r}. Pass a number above 0")
         if task not in {*TaskRegistry.names(), *MixtureRegistry.names()}:
@@ -287,7 +287,7 @@ def _checked_rates(name: str, pairs: Iterable[tuple[str, MixtureRate]]) -> dict[
 
 
 def _tasks(name: str) -> list[seqio.Task]:
-    """The task of that name, or all of the mixture."""
+    """Returns the task of that name, or all tasks of the mixture."""
     found = seqio.get_mixture_or_task(name)
     return [found] if isinstance(found, seqio.Task) else found.tasks
 
@@ -323,7 +323,7 @@ def dataset_generator(
     dataset_params: object = None,
     limit_rec: int | None = None,
 ) -> tf.data.Dataset:
-    """The texts of wikitext_{split}.jsonl once, as scalar strings; for seqio.FunctionDataSource.
+    """Returns the texts of wikitext_{split}.jsonl once, as scalar strings; for seqio.FunctionDataSource.
 
     Args:
       split: part of the file's name.
@@ -340,7 +340,7 @@ def dataset_generator(
 
 @seqio.map_over_dataset
 def target_to_key(x: tf.Tensor, key_map: Mapping[str, object], target_key: str) -> dict:
-    """`key_map` with the text `x` at `target_key`; None becomes "", which tokenizes to nothing."""
+    """Returns `key_map` with the text `x` at `target_key`; None becomes "", which tokenizes to nothing."""
     return {key: "" if value is None else value for key, value in key_map.items()} | {target_key: x}
 
 

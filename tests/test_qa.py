@@ -87,7 +87,7 @@ ROW = {"id": "1", "question": "Who?", "context": "Anna.", "answers": ["Anna"]}
         (json.dumps({"id": "1", "question": "Who?", "answers": []}), "squad.jsonl:1: a question needs context"),
         (json.dumps({**ROW, "answers": [3]}), "squad.jsonl:1: question, context and answers are texts"),
         (json.dumps([1, 2]), "squad.jsonl:1: a question is an object"),
-        (json.dumps({"data": [{"paragraphs": [{"context": "c"}]}]}), "not as SQuAD's files are"),
+        (json.dumps({"data": [{"paragraphs": [{"context": "c"}]}]}), "not laid out like SQuAD's files"),
         (json.dumps({"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "1"}]}]}]}), "needs question, answers"),
         ("", "no question"),
     ],

@@ -83,7 +83,7 @@ def test_text_key_and_objectives(folder):
         ({"inputs_key": "q"}, "does not read inputs_key, only text_key.*objective='supervised'"),
         ({"objective": "supervised", "text_key": "q"}, "only inputs_key and targets_key"),
         ({"metric_fns": ["bleurt"]}, "no metric 'bleurt'. Use a function, or one of .*'bleu'"),
-        ({"postprocess_fn": "qa"}, "postprocess_fn='qa' is no function"),
+        ({"postprocess_fn": "qa"}, "postprocess_fn='qa' is not a function"),
     ],
 )
 def test_refused_when_registered(change, message):
@@ -271,7 +271,7 @@ def test_a_mixture_takes_examples_by_its_rates(folder):
         (("both", ["notes"]), "'notes' has no rate"),
         (("both", [("notes", 0)]), "rate of notes is 0. Pass a number above 0"),
         (("both", [("notes", "1")]), "rate of notes is '1'"),
-        (("both", [("notes", 1), ("notes", 2)]), "notes is there twice"),
+        (("both", [("notes", 1), ("notes", 2)]), "notes is listed twice"),
         (("both", []), "a mixture of no tasks"),
         (("notes", [("notes", 1)]), "notes: a task has this name"),
         (("my mix", [("notes", 1)]), "Use 'my_mix'"),

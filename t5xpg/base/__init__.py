@@ -1,1 +1,1 @@
-"""What both sides share, the engine and the package around it: it imports neither t5x nor SeqIO."""
+"""What the engine and the package around it share; imports neither t5x nor SeqIO."""

@@ -12,10 +12,10 @@ from typing import IO
 
 @contextlib.contextmanager
 def open_whole(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
-    """Opens a file beside `path` that takes its place when the block ends well, and goes away when it does not.
+    """Opens a temporary file next to `path` that replaces it if the block succeeds and is removed if it fails.
 
-    The folder is made if need be. What is written is on the disk before the file has its name, so that a power cut
-    leaves the old file or the new one. No reader's *.jsonl or *.json matches the file beside.
+    The folder is made if need be. The content is on the disk before the file gets its name, so that a power cut
+    leaves the old file or the new one. The temporary name does not match *.jsonl or *.json.
 
     Args:
       path: of the file.
@@ -35,21 +35,21 @@ def open_whole(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
 
 
 def write_whole(path: str | os.PathLike, content: str | bytes) -> None:
-    """Writes `content` by `open_whole`; text as UTF-8."""
+    """Writes `content` with `open_whole`; text as UTF-8."""
     with open_whole(path, "w" if isinstance(content, str) else "wb") as file:
         file.write(content)
 
 
 @contextlib.contextmanager
 def make_folder_whole(path: str | os.PathLike) -> Iterator[Path]:
-    """Yields a folder beside `path` that becomes it when the block ends well, and goes away when it does not.
+    """Yields a folder next to `path` that is renamed to it if the block succeeds and removed if it fails.
 
     Raises:
-      FileExistsError: `path` is there.
+      FileExistsError: `path` exists.
     """
     target = Path(path)
     if target.exists():
-        raise FileExistsError(f"{path}: there already; pass a folder that does not exist yet.")
+        raise FileExistsError(f"{path}: exists already; pass a folder that does not exist yet.")
     part = _beside(target)
     part.mkdir(parents=True)
     try:

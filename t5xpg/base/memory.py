@@ -1,8 +1,8 @@
-"""What a run takes of each device's memory, and a refusal, with what to change, before one that cannot fit.
+"""How much of each device's memory a run needs; a run that cannot fit is refused, with what to change.
 
-Two estimates, both of what each device holds of the divided arrays: by shapes, before anything is allocated, of
-parameters, optimizer state and gradients; and XLA's own, after it compiled the training step, of all that the step
-takes beside its arguments (activations, gradients, scratch).
+Two estimates, both per device once the arrays are divided: of parameters, optimizer state and gradients, from their
+shapes, before anything is allocated; and XLA's own, once it has compiled the training step, of all that the step
+needs besides its arguments (activations, gradients, scratch).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MORE_DEVICES = "divide it over more devices by partitioning.PjitPartitioner.num_
 def bytes_on_device(shapes: Any, specs: Any, mesh: Mesh) -> int:
     """Returns the bytes of arrays of these shapes, each divided over the mesh axes that its PartitionSpec names.
 
-    Where `shapes` has None there is no array: MultiOptimizer keeps nothing of a parameter that is in no group.
+    None in `shapes` stands for no array: MultiOptimizer keeps no state for a parameter that is in no group.
     """
     total = 0
     leaves = jax.tree.leaves(shapes, is_leaf=lambda x: x is None)
@@ -37,7 +37,7 @@ def bytes_on_device(shapes: Any, specs: Any, mesh: Mesh) -> int:
 
 
 def state_parts(state: Any, axes: Any, mesh: Mesh, training: bool = True) -> dict[str, int]:
-    """Returns {what: bytes on each device} of a train state by shapes, with the gradients where it is `training`."""
+    """Returns {part: bytes on each device} of a train state given by shapes, with gradients if `training`."""
     parameters = bytes_on_device(state.params, axes.params, mesh)
     parts = {"parameters": parameters}
     if training:
@@ -47,7 +47,7 @@ def state_parts(state: Any, axes: Any, mesh: Mesh, training: bool = True) -> dic
 
 
 def free_on_device(mesh: Mesh) -> int | None:
-    """Returns the bytes that every device of the mesh has free, the least of any; None where no device tells.
+    """Returns the free bytes of the mesh's device that has the fewest; None where no device tells.
 
     CPU devices share what their machine has left.
     """
@@ -63,10 +63,10 @@ def free_on_device(mesh: Mesh) -> int | None:
 
 
 def check_state(parts: Mapping[str, int], mesh: Mesh) -> str:
-    """Returns the parts of a state (see state_parts) in words, and what is free; to be asked before it is allocated.
+    """Describes the parts of a state (see state_parts) and the free memory; to be called before it is allocated.
 
     Raises:
-      ValueError: what stays there throughout cannot fit (gradients may come and go); it names the bindings to change.
+      ValueError: what stays allocated (gradients may come and go) cannot fit; it names the bindings to change.
     """
     free = free_on_device(mesh)
     listed = ", ".join(f"{name} {in_words(size)}" for name, size in parts.items())
@@ -82,10 +82,10 @@ def check_state(parts: Mapping[str, int], mesh: Mesh) -> str:
 
 
 def check_step(compiled: jax.stages.Compiled, mesh: Mesh) -> None:
-    """Checks that a compiled step can run, by what XLA will allocate beside the arguments, which are there already.
+    """Checks that what XLA will allocate for a compiled step fits; its arguments are allocated already.
 
     Raises:
-      ValueError: it cannot; it names the bindings to change.
+      ValueError: it does not; the message names the bindings to change.
     """
     needed, free = bytes_of_step(compiled), free_on_device(mesh)
     if needed is None or free is None or needed <= free:
@@ -99,7 +99,7 @@ def check_step(compiled: jax.stages.Compiled, mesh: Mesh) -> None:
 
 
 def bytes_of_step(compiled: jax.stages.Compiled) -> int | None:
-    """Returns what a compiled function takes on each device beside its arguments; None where XLA does not tell."""
+    """Returns the bytes a compiled function needs per device besides its arguments; None where XLA does not tell."""
     sizes = compiled.memory_analysis()
     if sizes is None:
         return None

@@ -1,4 +1,4 @@
-"""The private names of T5X's models and of TensorFlow that this package uses, each for want of a public one."""
+"""The private names of T5X's models and of TensorFlow that this package uses, each because there is no public one."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 def compute_logits(model: Any, params: Any, batch: Mapping[str, Any]) -> Any:
     """Returns a T5X model's logits [batch, length, vocab] without dropout.
 
-    T5X's models make predictions, scores and losses of them by public names; the logits themselves have none. Every
-    subclass of models.BaseTransformerModel has this method: it is how T5X has them overridden.
+    T5X's models have public methods for predictions, scores and losses, but not for logits. Every subclass of
+    models.BaseTransformerModel has this method, which T5X means subclasses to override.
     """
     return model._compute_logits(params, batch)
 
 
 def loss_settings(model: Any) -> dict[str, Any]:
-    """Returns what a T5X model was made with: {"loss_normalizing_factor", "z_loss", "label_smoothing"}; for display."""
+    """Returns a T5X model's loss settings, {"loss_normalizing_factor", "z_loss", "label_smoothing"}, for display."""
     return {name: getattr(model, f"_{name}", None) for name in ("loss_normalizing_factor", "z_loss", "label_smoothing")}
 
 
 def metrics_function(model_class: type) -> Any:
-    """Returns the method that makes a T5X model's training metrics, to show where its code is."""
+    """Returns the method that computes a T5X model's training metrics, to show where its code is."""
     return model_class._compute_metrics  # type: ignore[attr-defined]
 
 
 def end_iterator(iterator: Any) -> None:
-    """Ends a tf.data iterator now, whoever refers to it; TensorFlow itself ends one when nobody does."""
+    """Ends a tf.data iterator now; TensorFlow itself waits until nothing refers to it."""
     iterator._iterator_resource = None

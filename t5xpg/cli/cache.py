@@ -1,4 +1,4 @@
-"""`t5xpg cache`: SeqIO's offline cache of tasks, without Beam. The work is in t5xpg.offline_cache."""
+"""`t5xpg cache`: SeqIO's offline cache of tasks, without Beam. The work is in t5xpg.data.offline_cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXAMPLE = """examples:
   t5xpg cache my_task --module my_tasks --output_cache_dir cache
   t5xpg cache recipe.gin FILES=notes_{split}.jsonl tasks.jsonl_task.cacheable=True --output_cache_dir cache
 
-Started again after an interruption, it goes on where it was.
+Started again after an interruption, it goes on where it stopped.
 """
 
 
@@ -28,13 +28,13 @@ def register(verbs) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("what", nargs="+", metavar="TASK | RECIPE.gin NAME=VALUE", help="tasks or mixtures; or what is to be trained")
+    add("what", nargs="+", metavar="TASK | RECIPE.gin NAME=VALUE", help="tasks or mixtures; or a recipe's arguments")
     add("--output_cache_dir", required=True, metavar="DIR", help="folder for the cache, made if need be")
     add("--module", default="t5xpg.tasks", help="imported first, to register the tasks (t5xpg.tasks)")
     add("--splits", nargs="+", metavar="SPLIT", help="the splits to cache (all)")
     add("--num_shards", type=int, metavar="N", help="files of a split (as many as the source has, 64 at least)")
     add("--processes", type=int, default=os.cpu_count(), metavar="P", help="how many write at once (one per CPU)")
-    add("--overwrite", action="store_true", help="write again what is cached or begun already")
+    add("--overwrite", action="store_true", help="rewrite what is already cached or begun")
     parser.set_defaults(run=run)
 
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_tasks(what: list[str], module: str) -> list[str]:
-    """Registers the tasks that the command line names, and returns the names; first call of a process."""
+    """Registers the tasks that the command line names and returns their names; called first in each process."""
     import importlib
 
     from t5xpg.cli.quiet import import_tensorflow
@@ -84,7 +84,7 @@ def recipe_task(arguments: list[str]) -> str:
 
 
 def train_command(what: list[str], cache_dir: str) -> str:
-    """Returns the command that trains on the cache and, stopped, goes on at the very next batch."""
+    """Returns the command that trains on the cache and, if stopped, goes on at the very next batch."""
     run = shlex.join(what) if what[0].endswith(".gin") else f"RECIPE.gin MIXTURE_OR_TASK_NAME={what[0]}"
     return (
         f"t5xpg train {run} MODEL_DIR=runs/cached USE_CACHED_TASKS=True \\\n"

@@ -1,4 +1,4 @@
-"""`t5xpg check RECIPE`: everything that can be known of a run before it is started, in seconds, on either engine."""
+"""`t5xpg check RECIPE`: everything that can be known about a run before it starts, in seconds, on either engine."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ def checkpoints_named(settings: dict) -> list[str]:
 
 
 def read_an_example(cfg, model) -> None:
-    """Raises ValueError where no row of the data makes an example: a run would wait for one for ever."""
+    """Raises ValueError if no row of the data makes an example: a run would wait for one forever."""
     from t5x import utils
 
     one = dataclasses.replace(with_lengths(cfg), batch_size=1, shuffle=False)
     ds = utils.get_dataset(one, 0, 1, model.FEATURE_CONVERTER_CLS, num_epochs=1)
     if next(iter(ds), None) is None:
         name = getattr(cfg.mixture_or_task_name, "name", cfg.mixture_or_task_name)
-        raise ValueError(f"Task {name}, split {cfg.split}: no row makes an example; are their texts empty?")
+        raise ValueError(f"Task {name}, split {cfg.split}: no row makes an example; are the texts empty?")
 
 
 def read_spec(cfg, layout, model) -> dict:
@@ -120,6 +120,6 @@ def read_spec(cfg, layout, model) -> dict:
 
 
 def with_lengths(cfg):
-    """Returns `cfg` with some lengths where it has none, as where a run takes those of the longest examples."""
+    """Returns `cfg`, with stand-in lengths if it has none; a run would take those of the longest examples."""
     lengths = cfg.task_feature_lengths or {"inputs": 512, "targets": 512}
     return dataclasses.replace(cfg, task_feature_lengths=lengths)

@@ -27,7 +27,7 @@ def register(verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    folder = Path(args.dir).absolute()  # T5X takes no other
+    folder = Path(args.dir).absolute()  # T5X takes no relative path
     print("1. A corpus", flush=True)
     files = prepare_corpus(folder / "data")
     import_tensorflow()
@@ -102,7 +102,7 @@ def show_guesses(model_dir: str, shown: int = 3, counted: int = 128) -> None:
 
 
 def blanks(truth, ids, vocabulary, first_sentinel: int) -> str:
-    """Returns what `ids` hold in each blank that `truth`'s sentinels open: `[1]the [2]a`; · where it is no byte."""
+    """Returns the text of `ids` in the blanks that `truth`'s sentinels open: `[1]the [2]a`; · for any other id."""
     text, number = "", 0
     for true_id, token in zip(truth, map(int, ids), strict=False):
         if true_id >= first_sentinel:

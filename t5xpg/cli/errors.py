@@ -7,9 +7,9 @@ import sys
 
 
 def one_line(error: BaseException) -> str:
-    """Returns the error's own words: what a data source said inside tf.data, or else its first line."""
+    """Returns the first line of the error's message, or the line of a data source's error inside tf.data."""
     text = str(error)
-    if "tensorflow" in sys.modules:  # only there can a source's error be wrapped, and importing it takes seconds
+    if "tensorflow" in sys.modules:  # only then can it wrap a source's error, and importing it takes seconds
         from t5xpg.data import jsonl
 
         text = jsonl.original_error(error) or text

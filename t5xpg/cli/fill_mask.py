@@ -1,4 +1,4 @@
-"""`t5xpg fill-mask`: what a masked language model puts in the place of <mask>, with JAX alone."""
+"""`t5xpg fill-mask`: what a masked language model puts in place of <mask>, with JAX alone."""
 
 from __future__ import annotations
 

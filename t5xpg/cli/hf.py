@@ -25,7 +25,7 @@ def register(verbs) -> None:
     )
     parser.add_argument("model", help="a MODEL_DIR, whose latest checkpoint is taken, or a checkpoint")
     parser.add_argument("out", help="the folder to write; must not exist")
-    parser.add_argument("--gin", metavar="FILE", help="the model's gin file (the config.gin beside the checkpoint)")
+    parser.add_argument("--gin", metavar="FILE", help="the model's gin file (the config.gin next to the checkpoint)")
     parser.add_argument("--tokenizer", metavar="FILE", help="the SentencePiece model or tokenizer.json (the run's)")
     parser.add_argument("--push", metavar="REPO_ID", help="then upload the folder to the Hugging Face Hub")
     parser.set_defaults(run=run_export)
@@ -72,7 +72,7 @@ def run_import(args: argparse.Namespace) -> int:
 
 
 def load():
-    """Returns t5xpg.hf, with the embedded engine, which reads T5X's gin files and checkpoints, to convert."""
+    """Returns t5xpg.hf on the embedded engine, which reads T5X's gin files and checkpoints."""
     os.environ["T5XPG_ENGINE"] = "embedded"
     from t5xpg.cli.quiet import import_tensorflow
 

@@ -24,7 +24,7 @@ def register(verbs) -> None:
         "inspect",
         help="show what a model will see of a task",
         description="Takes a few examples apart (text, mask, inputs, targets, decoder inputs) and measures a sample:\n"
-        "lengths, padding, packing, noise, sentinels, speed, and how many steps one epoch is.",
+        "lengths, padding, packing, noise, sentinels, speed, and how many steps one epoch takes.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -76,7 +76,7 @@ def run_inspect(args: argparse.Namespace) -> int:
 
 
 def read_target(what: list[str]) -> tuple[str, dict, recipes.Recipe | None]:
-    """Returns a task's name, and of a recipe the lengths, split, batch size and packing it trains with, and itself."""
+    """Returns (task, its recipe's lengths, split, batch size and packing, the recipe); {} and None without a recipe."""
     if len(what) == 1 and not what[0].endswith(".gin"):
         return what[0], {}, None
     recipe = recipes.read(what)
@@ -88,7 +88,7 @@ def read_target(what: list[str]) -> tuple[str, dict, recipes.Recipe | None]:
 def read_code(
     recipe: recipes.Recipe | None, task: str, lengths: dict[str, int] | None
 ) -> tuple[list, np.ndarray | None]:
-    """Returns what inspect_code says of the task and of a recipe's run, and the run's learning rates (or None)."""
+    """Returns what inspection.code says about the task and a recipe's run, and the run's learning rates (or None)."""
     from t5xpg.inspection import code, measurements
 
     answers, rates = code.of_data(measurements.find(task), lengths), None
@@ -100,7 +100,7 @@ def read_code(
 
 
 def parse_lengths(text: str) -> dict[str, int]:
-    """{"inputs": 512, "targets": 114} of "inputs=512,targets=114"."""
+    """Returns {"inputs": 512, "targets": 114} for "inputs=512,targets=114"."""
     pairs = [pair.split("=") for pair in text.split(",")]
     if not all(len(pair) == 2 and pair[1].strip().isdigit() for pair in pairs):
         raise ValueError(f"--lengths {text!r} is not like inputs=512,targets=114.")

@@ -1,4 +1,4 @@
-"""`t5xpg <verb>`: finds the verb, runs it, and turns what goes wrong into one line."""
+"""`t5xpg <verb>`: finds the verb, runs it, and turns an error into one line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
         print("t5xpg: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone, as `t5xpg … | head` does
+        sys.stderr.close()  # the reader of our output has gone, as in `t5xpg … | head`
         return 0
     except Exception as error:
         if os.environ.get("T5XPG_TRACEBACK"):
@@ -35,12 +35,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def use_huge_pages() -> None:
-    """Starts this command anew with huge pages for large blocks of memory, where it is to train.
+    """Restarts this command with huge pages for large blocks of memory, if it is about to train.
 
     XLA's CPU backend takes its scratch memory from the kernel in each step; in pages of 4 kB that is a fifth of
     the time of a small model's step. glibc reads the setting only when a process starts, and other C libraries
-    ignore it. Python is started with the words it was started with, so its own -X, -m and -W stay. Where
-    GLIBC_TUNABLES is set already, to anything, nothing is started.
+    ignore it. Python gets the same command line, so its own -X, -m and -W stay. Where
+    GLIBC_TUNABLES is set already, to anything, nothing is restarted.
     """
     if sys.argv[1:2] in (["train"], ["demo"]) and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"

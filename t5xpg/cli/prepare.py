@@ -1,4 +1,4 @@
-"""`t5xpg prepare wikitext|text|python-docs`: a corpus to JSONL files. The work is in t5xpg.corpora.
+"""`t5xpg prepare wikitext|text|python-docs`: a corpus to JSONL files. The work is in t5xpg.data.corpora.
 
 The flags are the keyword arguments of the three functions there, their defaults read from the signatures.
 """
@@ -42,7 +42,7 @@ def _register_text(verbs) -> None:
     kinds = " ".join(corpora.TEXT_SUFFIXES)
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help=f"files, quoted globs or folders of {kinds}")
     parser.add_argument("--rows", choices=("paragraphs", "lines"), default="paragraphs", help="a row of a .txt file")
-    _add_flags(parser, prepare, text_key="where the text stands in .jsonl files", **SPLIT_FLAGS)
+    _add_flags(parser, prepare, text_key="the key of the text in .jsonl files", **SPLIT_FLAGS)
 
 
 def _register_python_docs(verbs) -> None:
@@ -58,7 +58,7 @@ SPLIT_FLAGS = {
 
 
 def _add_verb(verbs, verb: str, prepare: Callable, corpus: str) -> argparse.ArgumentParser:
-    """A sub-verb with the flags that all three have; its `run(args)` calls `prepare`."""
+    """Returns a sub-verb with the flags that all three have; its `run(args)` calls `prepare`."""
     parser = verbs.add_parser(
         verb,
         help=corpus,
@@ -71,9 +71,9 @@ def _add_verb(verbs, verb: str, prepare: Callable, corpus: str) -> argparse.Argu
         prepare,
         output_dir="folder for the files, made if need be",
         name="what the files' names begin with",
-        min_length="characters that a row has at least",
+        min_length="the fewest characters of a row",
     )
-    parser.add_argument("--overwrite", action="store_true", help="write files again that are there already")
+    parser.add_argument("--overwrite", action="store_true", help="rewrite files that exist already")
     return parser
 
 

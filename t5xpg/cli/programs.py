@@ -75,7 +75,7 @@ def run_or_help(parser: argparse.ArgumentParser, module: str, arguments: list[st
 
 
 def show_scores() -> None:
-    """Prints the scores that the run just trained has in its MODEL_DIR, from process 0."""
+    """Prints the scores in the MODEL_DIR of the run that just ended, from process 0."""
     import gin
     import jax
 

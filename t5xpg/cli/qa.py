@@ -18,7 +18,7 @@ def register(verbs) -> None:
     parser = verbs.add_parser(
         "qa",
         help="ask a model that was fine-tuned on questions and answers",
-        description="Asks a model that configs/squad_*.gin have fine-tuned. An empty answer says that the context has\n"
+        description="Asks a model fine-tuned with configs/squad_*.gin. An empty answer means that the context has\n"
         "none. With neither a question nor a file: the scores of the run's evaluations, step by step.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def answer_file(model, path: str, predictions_path: str | None) -> None:
-    """Answers a file's questions, keeps the answers where asked, and prints the official numbers."""
+    """Answers a file's questions, saves the answers if asked, and prints the official numbers."""
     from t5xpg import qa
 
     questions = qa.read_questions(path)

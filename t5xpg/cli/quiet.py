@@ -31,8 +31,8 @@ def quiet_stderr():
 def import_tensorflow() -> None:
     """Imports TensorFlow quietly; whatever imports it later finds it loaded.
 
-    gin tells the root logger of every folder that lacks a file it then finds in the next one; with a handler there,
-    Python adds none that prints.
+    gin logs every folder that it searches in vain for a file, to the root logger; with a handler there, Python
+    adds none that prints.
     """
     logging.getLogger().addHandler(logging.NullHandler())
     with quiet_stderr():

@@ -17,7 +17,7 @@ def register(verbs) -> None:
         epilog="example: t5xpg recipes configs/byt5_tiny.gin mine.gin",
     )
     parser.add_argument("recipe", nargs="?", help="the recipe to copy")
-    parser.add_argument("target", nargs="?", help="the file to make of it")
+    parser.add_argument("target", nargs="?", help="the file to copy it to")
     parser.set_defaults(run=run)
 
 
@@ -38,13 +38,13 @@ def run(args: argparse.Namespace) -> int:
         with open(args.target, "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ValueError(f"{args.target} is there already; name another file.") from None
+        raise ValueError(f"{args.target} exists already; name another file.") from None
     print(f"{args.target}: edit it, then t5xpg check {args.target} …, t5xpg train {args.target} …")
     return 0
 
 
 def first_sentence(path: Path) -> str:
-    """Returns what the comment at the top of a recipe says first."""
+    """Returns the first sentence of the comment at the top of a recipe."""
     lines = path.read_text(encoding="utf-8").splitlines()
     comment = " ".join(line.lstrip("# ") for line in lines[: next(i for i, x in enumerate(lines) if x[:1] != "#")])
     return comment.partition("   t5xpg")[0].split(". ")[0].partition(" t5xpg ")[0].rstrip(".") + "."

@@ -18,13 +18,13 @@ def show(model_dir: str) -> bool:
 
 
 def read(path: Path) -> list[dict[str, float]]:
-    """Returns {"step", metric: value, …} of each step; the last, where a step was evaluated again."""
+    """Returns {"step", metric: value, …} of each step; the latest one, if a step was evaluated again."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     return sorted({row["step"]: row for row in rows}.values(), key=lambda row: row["step"])
 
 
 def table(rows: list[dict[str, float]]) -> str:
-    """Returns the numbers in columns; what is no number is left out."""
+    """Returns the numbers in columns; what is not a number is left out."""
     names = list(dict.fromkeys(name for row in rows for name in row if isinstance(row[name], (int, float))))
     cells = [names, *([number(row.get(name)) for name in names] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -24,7 +24,7 @@ def register(verbs) -> None:
         help="train a SentencePiece or byte-level BPE vocabulary",
         description="Trains a SentencePiece vocabulary with T5's ids, on a corpus of any size. Writes OUTPUT.model,\n"
         "OUTPUT.vocab (a list to read) and OUTPUT_hf/, the same for Hugging Face's AutoTokenizer. With --model_type\n"
-        "byte_level_bpe RoBERTa's kind: writes the folder OUTPUT, which AutoTokenizer and the recipes read.",
+        "byte_level_bpe, trains RoBERTa's kind: writes the folder OUTPUT, which AutoTokenizer and the recipes read.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
@@ -32,17 +32,17 @@ def register(verbs) -> None:
     add = parser.add_argument
     add("--input", nargs="+", required=True, metavar="FILE", help="JSONL or .txt, also .gz .bz2 .xz; quoted globs")
     add("--output", required=True, help="what the files' names begin with")
-    add("--vocab_size", type=int, help="pieces; the recipes add 100 sentinels (32000; of byte_level_bpe 50265)")
+    add("--vocab_size", type=int, help="pieces; the recipes add 100 sentinels (32000; for byte_level_bpe 50265)")
     kinds = ("unigram", "bpe", BYTE_LEVEL_BPE)
     add("--model_type", choices=kinds, help="unigram, as T5's, bpe, or byte_level_bpe, as RoBERTa's (unigram)")
-    add("--min_frequency", type=int, help="of byte_level_bpe: how often a pair must occur to become one piece (2)")
-    add("--text_key", help="where the text stands in JSONL rows (text)")
+    add("--min_frequency", type=int, help="for byte_level_bpe: how often a pair must occur to become one piece (2)")
+    add("--text_key", help="the key of the text in JSONL rows (text)")
     add("--lowercase", action="store_true", help="fold case")
     add("--byte_fallback", action="store_true", help="spell unknown characters in bytes: 256 of the pieces")
     add("--character_coverage", type=float, help="share of the text's characters to know, 0.98 to 1 (0.9995)")
     add("--sample_bytes", type=int, help="train on an even sample of this size; takes 25 times the memory (100000000)")
     add("--seed", type=int, help="decides the sample (0)")
-    add("--overwrite", action="store_true", help="replace a vocabulary that is there already")
+    add("--overwrite", action="store_true", help="replace a vocabulary that exists already")
     parser.set_defaults(run=run)
 
 
@@ -84,7 +84,7 @@ def check_settings(train, settings: dict) -> None:
     import inspect
 
     if unknown := settings.keys() - inspect.signature(train).parameters.keys():
-        raise ValueError(f"--{min(unknown)} is no setting of that --model_type; leave it out.")
+        raise ValueError(f"--{min(unknown)} is not a setting of that --model_type; leave it out.")
 
 
 def print_next_steps(model: Path, folder: Path, size: int) -> None:

@@ -1,7 +1,7 @@
-"""Files read to their last byte, compressed or not: what is damaged is an error, never an early end.
+"""Reads files to their last byte, compressed or not: damage is an error, never an early end.
 
-`bz2.open` and `lzma.open` take whatever follows the first stream and is no stream for the end of
-the file. A parallel compressor's file, many streams long, then loses rows without a word.
+`bz2.open` and `lzma.open` take anything after the first stream that is not a stream for the end of
+the file. A parallel compressor's file of many streams then loses rows without a word.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _DECOMPRESSORS: dict[str, Callable[[], Decompressor]] = {
 
 
 def open_binary(path: str) -> IO[bytes]:
-    """The file's bytes, decompressed where its name ends in one of SUFFIXES.
+    """Opens the file's bytes, decompressed where its name ends in one of SUFFIXES.
 
-    Reading it raises one of READ_ERRORS at what is damaged or cut off.
+    Reading it raises one of READ_ERRORS where the file is damaged or cut off.
     """
     suffix = os.path.splitext(path)[1]
     if suffix in _DECOMPRESSORS:

@@ -1,10 +1,10 @@
-"""Any corpus to JSONL: one {"text": ...} a line, one file a split, `<name>_<split>.jsonl`.
+"""Any corpus to JSONL: one {"text": ...} per line, one file per split, `<name>_<split>.jsonl`.
 
 Three sources: a data set on the Hugging Face Hub (WikiText-103 unless told otherwise), text files, and the prose
-that every Python carries with it, which needs no network. A file appears whole or not at all, and one that stands
+that every Python carries with it, which needs no network. A file appears whole or not at all, and one that exists
 already is kept unless `overwrite` is given.
 
-No row held out here for validation stands in train too: text files are split by a hash of the seed and the row, so
+No row held out for validation is in train as well: text files are split by a hash of the seed and the row, so
 that equal rows fall on the same side whatever else is in the corpus; Python's docs by topic and by module.
 """
 
@@ -36,17 +36,17 @@ TEXT_SUFFIXES = tuple(kind + packed for kind in (".txt", ".jsonl") for packed in
 
 
 class CorpusError(ValueError):
-    """A corpus that cannot be had or read; the message is one line: where, what was found, what to do."""
+    """A corpus that cannot be obtained or read; the message is one line: where, what was found, what to do."""
 
 
 # --- writing -----------------------------------------------------------------------------------------------
 
 
 def write_jsonl(path: str | os.PathLike, rows: Iterable[dict]) -> int:
-    """Writes one JSON object a line, as `json.dump` writes it, and returns how many.
+    """Writes one JSON object per line, as `json.dump` writes it, and returns how many.
 
     The rows are taken one at a time. The file appears when the last is written: an exception or a kill before that
-    leaves whatever stood at `path`. Raises CorpusError when there is no row.
+    leaves whatever was at `path`. Raises CorpusError when there is no row.
     """
     count = 0
     with files.open_whole(path) as handle:
@@ -92,7 +92,7 @@ def _split_paths(output_dir: str | os.PathLike, name: str, splits: Sequence[str]
 
 
 def _plan_pair(output_dir: str | os.PathLike, name: str, fraction: float, overwrite: bool) -> tuple[dict, bool]:
-    """({split: path}, whether to write them). Raises where a file would come to stand beside an older one."""
+    """({split: path}, whether to write them). Raises if a new file would be next to an older one."""
     if not 0 <= fraction < 1:
         raise CorpusError(f"validation_fraction is {fraction}; it must be at least 0 and below 1.")
     both = _split_paths(output_dir, name, ("train", "validation"))
@@ -104,7 +104,7 @@ def _plan_pair(output_dir: str | os.PathLike, name: str, fraction: float, overwr
     rewritten = paths.values() if overwrite else ()
     if standing := [path for path in both.values() if path.exists() and path not in rewritten]:
         raise CorpusError(
-            f"{standing[0]} is there, and a new file beside it could repeat its rows. Remove it, write both again "
+            f"{standing[0]} exists, and a new file next to it could repeat its rows. Remove it, write both again "
             "(--overwrite and a --validation_fraction above 0), or pass another --name."
         )
     return paths, True
@@ -127,11 +127,11 @@ def prepare_hub(
     """Writes the splits of a Hugging Face data set (a name on the Hub or a local folder), one file each.
 
     Rows whose `text_column` has fewer than `min_length` characters are left out; other columns are not written.
-    `config` None means WikiText-103 for WikiText and the data set's own default otherwise. Splits that stand already
-    are kept, and when all do, nothing is asked of the network. The rows come from the memory-mapped files of the
+    `config` None means WikiText-103 for WikiText and the data set's own default otherwise. Splits that exist already
+    are kept; if all do, the network is not used. The rows come from the memory-mapped files of the
     `datasets` cache, so memory does not grow with the corpus.
 
-    Returns {split: path}. Raises CorpusError, and after one quick attempt when the Hub cannot be reached.
+    Returns {split: path}. Raises CorpusError; when the Hub cannot be reached, after one quick attempt.
     """
     paths = _split_paths(output_dir, name, splits)
     wanted = {split: path for split, path in paths.items() if overwrite or not path.exists()}
@@ -149,9 +149,9 @@ def prepare_hub(
 
 
 def _load_from_hub(dataset: str, config: str | None):
-    """The data set's splits, from the Hub or, when that cannot be reached, from what `datasets` has in its cache.
+    """Returns the data set's splits, from the Hub or, if that cannot be reached, from the cache of `datasets`.
 
-    The client learns that there is no network from six attempts over 23 seconds, hence the one made here first.
+    The client itself makes six attempts over 23 seconds when there is no network, hence the one made here first.
     """
     import datasets
 
@@ -173,7 +173,7 @@ def _load_from_hub(dataset: str, config: str | None):
 
 
 def _hub_trouble() -> str | None:
-    """What keeps one request from reaching the Hub (HF_ENDPOINT, proxies included); None when it answers."""
+    """Returns what keeps a request from reaching the Hub (HF_ENDPOINT, proxies included); None when it answers."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
@@ -185,7 +185,7 @@ def _hub_trouble() -> str | None:
 
 
 def _one_line(error: BaseException) -> str:
-    """An exception's message and its cause's, which for `datasets` is where the reason stands, on one line."""
+    """Returns an exception's message and its cause's, which is where `datasets` puts the reason, on one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     cause = _one_line(error.__cause__) if error.__cause__ else text
     return text if cause in text else f"{text} ({cause})"
@@ -230,11 +230,11 @@ def prepare_text(
     """Writes text files as a train and a validation split; `validation_fraction` 0 writes train alone.
 
     `inputs` are files, globs or folders (searched through) of .txt and .jsonl, also .gz, .bz2 or .xz. A row is a
-    paragraph (lines up to a blank one) or a line of a .txt file, or what stands under `text_key` in a line of a
-    .jsonl file; rows of fewer than `min_length` characters are left out. The side that a row falls on follows from
-    `seed` and its text alone, so that it stays there when files are added. One row at a time is held in memory.
+    paragraph (lines up to a blank one) or a line of a .txt file, or the value of `text_key` in a line of a
+    .jsonl file; rows of fewer than `min_length` characters are left out. The split of a row depends on `seed`
+    and its text alone, so that it stays there when files are added. One row at a time is held in memory.
 
-    Returns {split: path}. Raises CorpusError with file and line on what cannot be read, and then writes nothing.
+    Returns {split: path}. Raises CorpusError with file and line for what cannot be read, and then writes nothing.
     """
     from tqdm import tqdm
 
@@ -245,7 +245,7 @@ def prepare_text(
     outputs = {path.resolve() for path in paths.values()}
     for file in files:
         if file.resolve() in outputs:
-            raise CorpusError(f"{file} is input and output at once. Pass another --output_dir or --name.")
+            raise CorpusError(f"{file} is both input and output. Pass another --output_dir or --name.")
     texts = (text for file in files for text in _read_texts(file, rows, text_key) if len(text) >= min_length)
     bar = tqdm(texts, desc=f"writing {' and '.join(paths)}", unit=" rows", disable=None)
     _write_pair(paths, ((_is_held_out(text, seed, validation_fraction), text) for text in bar))
@@ -258,11 +258,11 @@ def _is_held_out(text: str, seed: int, fraction: float) -> bool:
 
 
 def _find_files(inputs: Sequence[str | os.PathLike]) -> list[Path]:
-    """The files that the inputs name, in the order given, sorted within a folder or glob, each once."""
+    """Returns the files that the inputs name, in the order given, sorted within a folder or glob, each once."""
     found: list[Path] = []
     for item in map(Path, inputs):
         if item.is_file() and not item.name.endswith(TEXT_SUFFIXES):
-            raise CorpusError(f"{item}: not a kind of file read here, which are {' '.join(TEXT_SUFFIXES)}")
+            raise CorpusError(f"{item}: not a kind of file that is read here; those are {' '.join(TEXT_SUFFIXES)}")
         matches = [item] if item.exists() else [Path(match) for match in glob.glob(str(item), recursive=True)]
         below = (file for match in matches for file in (match.rglob("*") if match.is_dir() else [match]))
         files = sorted(file for file in below if file.name.endswith(TEXT_SUFFIXES) and file.is_file())
@@ -285,7 +285,7 @@ def _read_texts(path: Path, rows: str, text_key: str) -> Iterator[str]:
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(number from 1, line) of a UTF-8 file, compressed or not; a byte order mark is dropped."""
+    """Yields (number from 1, line) of a UTF-8 file, compressed or not; a byte order mark is dropped."""
     with compressed.open_binary(str(path)) as handle:
         try:
             for number, line in enumerate(handle, 1):
@@ -306,7 +306,7 @@ def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _text_of(line: str, key: str, where: str) -> str:
-    """What stands under `key` in a line of JSON; `where` is its file and number, for the error."""
+    """Returns the text under `key` in a line of JSON; `where` is its file and number, for the error."""
     import orjson
 
     try:
@@ -336,9 +336,9 @@ def prepare_python_docs(
     """Writes the English that this Python carries: the language reference and the standard library's docstrings.
 
     About 1.9 MB of real prose, with no network: a row is a topic of `help()` or the docstring of a module, class or
-    function, once each, of at least `min_length` characters. Nothing is imported, the sources are parsed. A topic or
-    a top-level module with all below it goes to one split, by `seed`; validation gets up to `validation_fraction` of
-    the characters. The same Python gives the same files.
+    function, once each, of at least `min_length` characters. Nothing is imported; the sources are parsed. A topic,
+    or a top-level module with all below it, goes to one split, by `seed`; validation gets up to
+    `validation_fraction` of the characters. The same Python gives the same files.
 
     Returns {split: path}. Raises CorpusError where this Python came without its sources.
     """
@@ -357,9 +357,9 @@ def prepare_python_docs(
 
 
 def _topics(library: Path) -> dict[str, list[str]]:
-    """{"help(<topic>)": [text]} of the language reference, without topics that a longer one quotes in full.
+    """Returns {"help(<topic>)": [text]} of the language reference, without topics that a longer one quotes in full.
 
-    "with", for one, is a part of "compound"; left in, it could put in validation what train has word for word.
+    "with", for example, is part of "compound"; kept, it could repeat in validation what train has word for word.
     """
     tree = ast.parse((library / "pydoc_data" / "topics.py").read_bytes())
     topics = next(
@@ -377,7 +377,7 @@ def _topics(library: Path) -> dict[str, list[str]]:
 
 
 def _docstrings(library: Path) -> dict[str, list[str]]:
-    """{top-level module: docstrings of it and of everything in it}, in the order of the sources."""
+    """Returns {top-level module: docstrings of it and of everything in it}, in the order of the sources."""
     from tqdm import tqdm
 
     found: dict[str, list[str]] = {}
@@ -402,7 +402,7 @@ def _docstrings_of(path: Path) -> list[str]:
 
 
 def _distinct_rows(documents: dict[str, list[str]], min_length: int) -> dict[str, list[str]]:
-    """The documents without short rows and without rows that stand already in this or an earlier one."""
+    """Returns the documents without short rows and without rows that occur before in this or an earlier one."""
     seen, distinct = set(), {}
     for document, texts in documents.items():
         fresh = [text for text in dict.fromkeys(texts) if len(text) >= min_length and text not in seen]
@@ -412,7 +412,7 @@ def _distinct_rows(documents: dict[str, list[str]], min_length: int) -> dict[str
 
 
 def _fill_validation(documents: dict[str, list[str]], order: list[str], fraction: float) -> set[str]:
-    """Documents for validation: in this order, each that still fits into that fraction of all characters."""
+    """Returns the documents for validation: in this order, each that still fits into the fraction of all characters."""
     sizes = {document: sum(map(len, texts)) for document, texts in documents.items()}
     room = fraction * sum(sizes.values())
     held_out = set()

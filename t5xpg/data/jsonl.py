@@ -1,8 +1,8 @@
-"""JSONL files in plain Python: found, cut into pieces, parsed, and what is wrong with them said by line.
+"""JSONL files in plain Python: found, cut into pieces and parsed; an error names the line.
 
 A *piece* is the unit of sharing and shuffling: a byte range of a plain file, or a compressed file as a whole. A line
-belongs to the piece that holds its first byte. A *window* is what is parsed at a time: all lines of a byte range, about
-1 MiB of lines of a compressed file.
+belongs to the piece that holds its first byte. A *window* is what is parsed at a time: all lines of a byte range, or
+about 1 MiB of lines of a compressed file.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class JsonlError(ValueError):
 
 
 class MissingFileError(JsonlError, FileNotFoundError):
-    """No file answers an entry of files=; the message names every place looked at."""
+    """An entry of files= matches no file; the message names every place looked at."""
 
 
 def original_error(error: BaseException) -> str | None:
-    """The one line of the JsonlError behind `error`, which tf.data wraps in many; None if none."""
+    """Returns the one line of the JsonlError behind `error`, which tf.data wraps in many; None if none."""
     if isinstance(error, JsonlError):
         return str(error)
     if found := re.search(r"\bJsonlError: (.*)", str(error)):
@@ -50,7 +50,7 @@ def original_error(error: BaseException) -> str | None:
 
 
 def find_files(files: Files) -> list[str]:
-    """The paths that `files` stands for, in reading order.
+    """Returns the paths that `files` stands for, in reading order.
 
     Args:
       files: a path, a glob (also `**`), a folder (its *.jsonl, *.jsonl.gz, .bz2 and .xz), or a list
@@ -91,7 +91,7 @@ def _find_entry(entry: str) -> list[str]:
 
 
 def split_files(files: Files, splits: Sequence[str]) -> dict[str, list[str]]:
-    """{split: files} of files with "{split}" in each name; ValueError where one has none."""
+    """Returns {split: files} for files with "{split}" in each name; ValueError where one lacks it."""
     names = listed(files)
     if not all("{split}" in name for name in names):
         raise ValueError(f"files={files!r} does not say for which split. Pass {{'train': …}}{_text_advice(names[0])}")
@@ -115,9 +115,9 @@ class Piece(NamedTuple):
 
 
 def cut(paths: Iterable[str]) -> list[Piece]:
-    """The pieces of the files, in reading order, without those that lie within one long row.
+    """Returns the pieces of the files, in reading order, without those that lie within one long row.
 
-    Very many pieces are not looked into: it takes time, and any host's share of them has rows.
+    Above MAX_PIECES they are not looked into: it takes time, and any host's share of them has rows.
     """
     files = [Piece.whole(path) for path in paths]
     total = sum(file.file_size for file in files)
@@ -154,13 +154,13 @@ def read_rows(files: Files, text_key: str | Columns = "text") -> Iterator[dict[s
 
 
 def count_rows(path: str) -> int:
-    """The file's lines that are not blank; remembered while its size and time stay the same."""
+    """Returns how many lines are not blank; remembered while the file's size and time stay the same."""
     status = os.stat(path)
     return _count_rows(path, status.st_size, status.st_mtime_ns)
 
 
 @functools.cache
-def _count_rows(path: str, size: int, mtime_ns: int) -> int:  # noqa: ARG001, by which it is remembered
+def _count_rows(path: str, size: int, mtime_ns: int) -> int:  # noqa: ARG001, part of the cache's key
     try:
         with open_binary(path) as file:
             first = file.readline().removeprefix(_BOM)
@@ -199,16 +199,16 @@ def windows(piece: Piece, columns: Columns) -> Iterator[list[np.ndarray]]:
 
 
 def _seek_line(file: IO[bytes], piece: Piece) -> int:
-    """Moves to the first line that starts in the piece; its offset, or the piece's end if none."""
+    """Moves to the first line that starts in the piece; returns its offset, or the piece's end if none."""
     if piece.start == 0:
         return 0
-    file.seek(piece.start - 1)  # the byte before may be a line end: then a line starts with us
+    file.seek(piece.start - 1)  # the byte before may be a line end: then a line starts here
     rest = file.readline(piece.end - piece.start)
     return piece.start - 1 + len(rest) if rest.endswith(b"\n") else piece.end
 
 
 def _take_lines(file: IO[bytes], length: int) -> list[bytes]:
-    """The lines that start in the next `length` bytes; the last one whole, however long."""
+    """Returns the lines that start in the next `length` bytes; the last one whole, however long."""
     lines: list[bytes] = []
     while length > 0 and (line := file.readline()):
         lines.append(line)
@@ -217,7 +217,7 @@ def _take_lines(file: IO[bytes], length: int) -> list[bytes]:
 
 
 def _parse(lines: list[bytes], columns: Columns, path: str, offset: int) -> list[np.ndarray]:
-    """Per column an array of str, blank lines left out; they start `offset` bytes in."""
+    """Returns an array of str per column, without blank lines; the lines start `offset` bytes in."""
     try:
         rows = [orjson.loads(line) for line in lines if line and not line.isspace()]
         texts = [[row[key] for row in rows] for key in columns.values()]
@@ -233,12 +233,12 @@ def _parse(lines: list[bytes], columns: Columns, path: str, offset: int) -> list
 
 
 def _text_advice(path: str) -> str:
-    """What to do with a file that by its name is not JSONL."""
+    """Returns what to do with a file whose name does not say JSON."""
     return "" if ".json" in os.path.basename(path) else f". If this is plain text: t5xpg prepare text {path!r}"
 
 
 def _problem(line: bytes, columns: Columns) -> str | None:
-    """What is wrong with one line and what to do; None if nothing."""
+    """Returns what is wrong with one line and what to do; None if nothing is."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -273,7 +273,7 @@ def _kind(value: object) -> str:
 
 
 def _line_at(path: str, offset: int = UNBOUNDED) -> int:
-    """The number of the line at byte `offset`, or at which reading fails; only errors count it."""
+    """Returns the number of the line at byte `offset`, or where reading fails; counted only for errors."""
     number = 1
     try:
         with open_binary(path) as file:
@@ -281,7 +281,7 @@ def _line_at(path: str, offset: int = UNBOUNDED) -> int:
                 number += 1
                 offset -= len(line)
     except READ_ERRORS:
-        pass  # the caller already words this error
+        pass  # the caller reports this error
     return number
 
 

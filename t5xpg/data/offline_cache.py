@@ -49,7 +49,7 @@ _SHUFFLE_BUFFER = 1000  # rows, as SeqIO's when it reads
 
 
 class CacheError(ValueError):
-    """What keeps a task from being cached, in one line that says what to do."""
+    """Why a task cannot be cached, and what to do, in one line."""
 
 
 def cache_tasks(
@@ -64,8 +64,8 @@ def cache_tasks(
     """Caches tasks, and all tasks of mixtures; what is cached already stays as it is.
 
     The examples are those of seqio_cache_tasks. Both shuffle them: Beam over all shards, this one
-    1000 rows of a part at a time, by a seed that is the task's and the part's own; so the same
-    corpus gives the same files, whatever `processes`. Deviation: with fewer shards than the source
+    1000 rows of a part at a time, with a seed made from the task and the part, so that the same
+    corpus gives the same files, whatever `processes` is. Deviation: with fewer shards than the source
     lists, a random preprocessor before the placeholder draws other numbers than under Beam.
 
     Args:
@@ -74,7 +74,7 @@ def cache_tasks(
       splits: those to cache; None is all of the task's.
       num_shards: files of a split; None is as many as the source lists, 64 at least.
       processes: how many write at the same time; 1 is this one alone.
-      overwrite: write again what is cached or begun already.
+      overwrite: rewrite what is already cached or begun.
       register: called first in every other process, to register the tasks there; a function that
         pickle can name, such as functools.partial(importlib.import_module, "my.tasks").
 
@@ -82,7 +82,7 @@ def cache_tasks(
       {task: {split: {"examples": …, "targets_tokens": …, "targets_max_tokens": …}}}.
 
     Raises:
-      CacheError: a task cannot be cached, or what is there was made of something else.
+      CacheError: a task cannot be cached, or the existing cache was made from something else.
       jsonl.JsonlError: files are missing or empty.
     """
     caches = [_TaskCache(task, output_cache_dir) for task in _cacheable_tasks(names)]
@@ -128,7 +128,7 @@ class _Part:
 
     @property
     def report_path(self) -> Path:
-        """Is there once the shards are whole."""
+        """Exists once the shards are whole."""
         return Path(self.folder, f"{self.split}.part-{self.index:05d}-of-{self.parts:05d}.json")
 
 
@@ -153,7 +153,7 @@ class _TaskCache:
                 self._check_same(split, completed.get(split, plan), plan)
 
     def begin(self, overwrite: bool, locks: contextlib.ExitStack) -> None:
-        """Makes the folder that is written to, this process's own until `locks` close."""
+        """Makes the folder to write to and locks it until `locks` closes."""
         if not self._plans:
             return
         self._unfinished.mkdir(parents=True, exist_ok=True)
@@ -200,7 +200,7 @@ class _TaskCache:
         return {split: _read_json(self._json_paths(split)[1]) for split in splits}
 
     def _merged_report(self, split: str) -> Report:
-        """What info.<split>.json and stats.<split>.json say, as seqio.beam_utils has it."""
+        """Returns the content of info.<split>.json and stats.<split>.json, as seqio.beam_utils writes them."""
         reports = [_read_json(part.report_path) for part in self.parts() if part.split == split]
         features = next((r["features"] for r in reports if r["features"]), None)
         if features is None:
@@ -236,7 +236,7 @@ class _TaskCache:
         return self._completed.exists() and self._json_paths(split)[0].exists()
 
     def _completed_plans(self) -> dict[str, Plan]:
-        """{split: plan} of what is cached; of what Beam cached there is none."""
+        """Returns {split: plan} of what is cached; what Beam cached has none."""
         text = self._completed.read_text("utf-8") if self._completed.exists() else ""
         plans = json.loads(text) if text.startswith("{") else {}
         return {split: plan for split, plan in plans.items() if self._is_cached(split)}
@@ -260,7 +260,7 @@ def _plan(task: seqio.Task, split: str, num_shards: int | None) -> Plan:
     if split not in task.splits:
         raise CacheError(f"{task.name} has no split {split!r}. Use some of {list(task.splits)}")
     if num_shards is not None and num_shards < 1:
-        raise CacheError(f"num_shards is 1 or more; found {num_shards}. None lets the source say")
+        raise CacheError(f"num_shards must be 1 or more; found {num_shards}. None takes as many as the source lists")
     source = task.source
     shards = [str(shard) for shard in source.list_shards(split)]
     of_files = isinstance(source, sources.JsonlDataSource)
@@ -279,7 +279,7 @@ def _plan(task: seqio.Task, split: str, num_shards: int | None) -> Plan:
 
 
 def _identify(vocabulary: seqio.Vocabulary) -> str:
-    """What the vocabulary is, and a hash of the model it was read from: one trained anew has other ids."""
+    """Returns what the vocabulary is and a hash of its model: one that was trained again has other ids."""
     model = getattr(vocabulary, "sp_model", b"")
     if hasattr(vocabulary, "tokenizer_file"):
         model = vocabulary.tokenizer.to_str().encode()
@@ -300,7 +300,7 @@ def _write(parts: Sequence[_Part], processes: int, register: Callable | None) ->
 
 
 def _written(parts: Sequence[_Part], processes: int, register: Callable | None) -> Iterator[_Part]:
-    """Yields each part when it is finished; after an error begins no other."""
+    """Yields each part when it is finished; begins no other after an error."""
     if processes <= 1:
         yield from map(_write_part, parts)
         return
@@ -321,7 +321,7 @@ def _written(parts: Sequence[_Part], processes: int, register: Callable | None) 
 
 @functools.cache
 def _prepare_process() -> None:
-    """Lets a process of the pool end with its parent, and quietly on Ctrl-C."""
+    """Makes a process of the pool end with its parent, and quietly on Ctrl-C."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -366,7 +366,7 @@ def _examples(task: seqio.Task, part: _Part) -> tf.data.Dataset:
 
 
 def _described(value: tf.Tensor | tf.RaggedTensor) -> dict[str, Any]:
-    """{"shape", "dtype"} for the info file, whatever the length."""
+    """Returns {"shape", "dtype"} for the info file, whatever the length."""
     shape = value.shape.as_list()
     return {"shape": [None, *shape[1:]] if shape else [], "dtype": value.dtype.name}
 

@@ -30,15 +30,15 @@ class JsonlDataSource(seqio.FunctionDataSource):
     **Shards.** Every host reads only its own pieces. With more hosts than pieces, SeqIO has each
     host read everything and keep its share.
 
-    **Order.** Without shuffle the files' own. With shuffle the pieces are permuted, 16 at a time
-    interleaved, and the rows of each window permuted: anew in every epoch of `.repeat()` and every
-    new iterator, as a TFDS source does with its files. The whole sequence is a function of the seed
+    **Order.** Without shuffle, that of the files. With shuffle, the pieces are permuted, interleaved
+    16 at a time, and the rows of each window permuted: differently in every epoch of `.repeat()` and
+    every new iterator, as a TFDS source does with its files. The whole sequence is a function of the seed
     and, as for tf.data's own shuffle, of tf.random.set_seed; without a seed it is new each time.
     Rows of a compressed file move within their window only; SeqIO's shuffle buffer follows. SeqIO
-    keeps a split of less than 10,000 rows a host in memory, in its first epoch's order.
+    keeps a split of fewer than 10,000 rows per host in memory, in its first epoch's order.
 
     **Errors.** `get_dataset` raises JsonlError for missing or empty files and for what is wrong in
-    the first window. What is wrong later comes from the iterator as a tf.errors.OpError, in which
+    the first window. Later errors come from the iterator as a tf.errors.OpError, in which
     `jsonl.original_error` finds the one line.
 
     Attributes:
@@ -72,13 +72,13 @@ class JsonlDataSource(seqio.FunctionDataSource):
         return True
 
     def find_files(self, split: str) -> list[str]:
-        """The paths of a split's files, in reading order."""
+        """Returns the paths of a split's files, in reading order."""
         if split not in self.files:
             raise ValueError(f"no split {split!r}; found {list(self.files)}. Name it in files=")
         return jsonl.find_files(self.files[split])
 
     def num_input_examples(self, split: str) -> int:
-        """Rows of the split, over all hosts."""
+        """Returns the number of rows of the split, over all hosts."""
         if split in (self._num_input_examples or {}):
             return self._num_input_examples[split]
         paths = self.find_files(split)
@@ -98,7 +98,7 @@ class JsonlDataSource(seqio.FunctionDataSource):
         shard_info: seqio.ShardInfo | None = None,
         **unused_by_sources,
     ) -> tf.data.Dataset:
-        """The rows of one shard, or all without shard_info, once."""
+        """Returns the rows of one shard, or all of them without shard_info, once."""
         index, shards = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
         paths = self.find_files(split)
         pieces = jsonl.cut(paths)
@@ -112,15 +112,15 @@ class JsonlDataSource(seqio.FunctionDataSource):
         return _dataset(pieces, self._columns, shuffle, seed)
 
     def _all_rows(self, split: str, shuffle_files: bool, seed: int | None = None) -> tf.data.Dataset:
-        """What a FunctionDataSource is made of; `get_dataset` shares it among hosts."""
+        """The function that a FunctionDataSource needs; `get_dataset` divides it among hosts."""
         return self.get_dataset(split, shuffle_files, seed)
 
 
 class _WindowReader:
     """Called by tf.data for window `number` of piece `index`: per column an array, [rows].
 
-    A pure function of its arguments. The streams it keeps, each open before its next window, only
-    save reading a compressed file again from its start.
+    A pure function of its arguments. The streams it keeps, each open at its next window, only
+    save reading a compressed file from its start again.
     """
 
     def __init__(self, pieces: Sequence[Piece], columns: Columns, shuffle: bool):

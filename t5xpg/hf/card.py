@@ -17,7 +17,7 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))"""
 USE_ROBERTA = """from transformers import pipeline
 
 pipeline("fill-mask", "{name}")("Call me <mask>.")  # this folder"""
-# What is said of an evaluation by teacher forcing, in this order, where a run has it.
+# The metrics to list of an evaluation with teacher forcing, in this order, if a run has them.
 TAGS = ("nats_per_token", "perplexity", "bits_per_byte", "accuracy")
 TAGS_OF_T5X = ("accuracy", "loss_per_nonpadding_target_token")
 
@@ -26,11 +26,11 @@ def write(folder: Path, name: str, step: int, model_dir: str, logits: float, lar
     """Writes README.md.
 
     Args:
-      folder: where to; holds model.safetensors and config.json.
+      folder: the model's; holds model.safetensors and config.json.
       name: of the model.
       step: the checkpoint's.
       model_dir: the run, whose evaluations are listed.
-      logits, largest_logit: how far the two models were apart, and of how much.
+      logits, largest_logit: the largest difference between the two models' logits, and the largest logit.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     masked = config["model_type"] == "roberta"
@@ -67,7 +67,7 @@ It needs transformers 5. On the same tokens its logits and those of the T5X chec
 
 
 def describe_t5(config: Mapping[str, Any]) -> str:
-    """ "A T5 with 2 encoder and 1 decoder layers …"."""
+    """Returns "A T5 with 2 encoder and 1 decoder layers …"."""
     return (
         f"A {FAMILIES[config['model_type']]} with {config['num_layers']} encoder and {config['num_decoder_layers']} "
         f"decoder layers of {config['num_heads']} heads, width {config['d_model']}, feed-forward width "
@@ -76,7 +76,7 @@ def describe_t5(config: Mapping[str, Any]) -> str:
 
 
 def describe_roberta(config: Mapping[str, Any]) -> str:
-    """ "A RoBERTa with 12 layers …"."""
+    """Returns "A RoBERTa with 12 layers …"."""
     return (
         f"A RoBERTa with {config['num_hidden_layers']} layers of {config['num_attention_heads']} heads, width "
         f"{config['hidden_size']}, feed-forward width {config['intermediate_size']} and {config['vocab_size']:,} "

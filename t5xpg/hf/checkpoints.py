@@ -16,7 +16,7 @@ NEEDED = ("torch", "transformers", "safetensors", "huggingface_hub")
 
 
 def check_ready() -> None:
-    """Raises ImportError when a package is missing, or another T5X than the embedded engine would answer."""
+    """Raises ImportError when a package is missing, or `import t5x` would not give the embedded engine."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ImportError(f"This needs {', '.join(missing)}: pip install 't5xpg[hf]'")
@@ -101,14 +101,14 @@ def read_params(path: str) -> tuple[dict[str, np.ndarray], int]:
 
 
 def write_checkpoint(folder: str, params: Mapping[str, np.ndarray], sizes: Mapping[str, Any], step: int):
-    """Writes `folder`/checkpoint_<step> with T5X's Adafactor in its first state; returns the flax module.
+    """Writes `folder`/checkpoint_<step> with T5X's Adafactor in its initial state; returns the flax module.
 
     Args:
       params: {"encoder/…": array} in `t5.network`'s layout.
       sizes: values of network.T5Config.
 
     Raises:
-      ValueError: names every array whose shape is not what `sizes` make it.
+      ValueError: names every array whose shape does not follow from `sizes`.
     """
     import jax
     import jax.numpy as jnp
@@ -124,7 +124,7 @@ def write_checkpoint(folder: str, params: Mapping[str, np.ndarray], sizes: Mappi
     variables = jax.eval_shape(lambda: model.get_initial_variables(jax.random.PRNGKey(0), shapes))
     expected = checkpoints.flatten(variables["params"])
     if wrong := {name: x.shape for name, x in params.items() if x.shape != expected[name].shape}:
-        raise ValueError(f"By config.json these have other shapes: {wrong}.")
+        raise ValueError(f"These arrays do not have the shapes that config.json gives: {wrong}.")
     values = checkpoints.unflatten({name: jnp.asarray(x, jnp.float32) for name, x in params.items()})
     state = FlaxOptimTrainState.create(optimizer, {**variables, "params": values}).replace_step(jnp.int32(step))
     partitioner = partitioning.PjitPartitioner(num_partitions=1)
@@ -135,7 +135,7 @@ def write_checkpoint(folder: str, params: Mapping[str, np.ndarray], sizes: Mappi
 
 
 def model_gin(source: str, family: str, sizes: Mapping[str, Any], vocabulary: str) -> str:
-    """Returns the model's gin file, to stand before a run's.
+    """Returns the model's gin file, to be read before a run's.
 
     Args:
       source: where it comes from.
@@ -159,7 +159,7 @@ network.T5Config:
 
 
 def checkpoint_path(folder: str, step: int) -> str:
-    """The path of that step's checkpoint in `folder`."""
+    """Returns the path of that step's checkpoint in `folder`."""
     from t5x import checkpoints
 
     return checkpoints.checkpoint_path(folder, step)

@@ -29,7 +29,7 @@ TEXTS = ("", "The quick <extra_id_0> fox, <extra_id_1> 3.14!", " Größe\t中文
 
 
 def compare(folder: Path, module, params: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Compares logits, and of a T5 one beam search.
+    """Compares logits, and for a T5 one beam search.
 
     Beams are searched without an end token and without a length penalty, because the two searches differ in how they
     rank hypotheses that have ended; hypotheses may differ where both are as likely.
@@ -40,8 +40,8 @@ def compare(folder: Path, module, params: Mapping[str, np.ndarray]) -> dict[str,
       params: {"encoder/…": array}, as flax names them.
 
     Returns:
-      {"logits": the largest difference, "largest_logit": the largest logit}, and of a T5 "beam_search": the largest
-      difference of the log likelihoods of what both found.
+      {"logits": the largest difference, "largest_logit": the largest logit}, and for a T5 "beam_search": the largest
+      difference between the log likelihoods of the hypotheses found.
 
     Raises:
       ValueError: logits differ by more than 1e-4 of the largest (of 1 if that is smaller), or hypotheses by more than
@@ -94,7 +94,7 @@ def roberta_outputs(folder: Path, module: Roberta, params: Mapping[str, np.ndarr
 
 
 def t5_outputs(folder: Path, module, params: Mapping[str, np.ndarray]) -> tuple[Outputs, Outputs]:
-    """Returns what `jax_outputs` and `torch_outputs` make of the same tokens."""
+    """Returns `jax_outputs` and `torch_outputs` for the same tokens."""
     inputs, targets = made_up_tokens((2, 2, LENGTH), module.config.vocab_size)  # each [batch, length]
     return jax_outputs(module, params, inputs, targets), torch_outputs(folder, inputs, targets)
 
@@ -130,7 +130,7 @@ def jax_outputs(module, params: Mapping[str, np.ndarray], inputs, targets) -> Ou
 
 
 def torch_outputs(folder: Path, inputs, targets) -> Outputs:
-    """As `jax_outputs`, of the model that `transformers` loads from `folder`."""
+    """As `jax_outputs`, for the model that `transformers` loads from `folder`."""
     import torch
     from transformers import AutoModelForSeq2SeqLM
 
@@ -160,7 +160,7 @@ def torch_outputs(folder: Path, inputs, targets) -> Outputs:
 
 
 def shifted(targets: np.ndarray) -> np.ndarray:
-    """What the decoder sees: the targets after the start token, 0."""
+    """Returns what the decoder sees: the targets after the start token, 0."""
     return np.pad(targets[:, :-1], ((0, 0), (1, 0)))
 
 
@@ -178,7 +178,7 @@ def compare_tokenizer(folder: Path, vocabulary) -> None:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keeps back progress bars of a second, and the warning that untied T5s get for what config.json must say."""
+    """Hides short-lived progress bars, and the warning that an untied T5's config.json cannot avoid."""
     from transformers.utils import logging as their_logging
 
     level, bars = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()

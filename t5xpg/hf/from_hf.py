@@ -17,7 +17,7 @@ from t5xpg.hf import checkpoints, compare, t5, tokenizer
 def import_model(folder: str, out: str) -> tuple[str, dict[str, float]]:
     """Writes a Hugging Face T5 or mT5 as `out`/checkpoint_<step> and `out`/model.gin.
 
-    The checkpoint has T5X's default optimizer, Adafactor, in its first state, so that T5X restores it like Google's.
+    The checkpoint has T5X's default optimizer, Adafactor, in its initial state, so that T5X restores it like Google's.
 
     Args:
       folder: has config.json and model.safetensors, or the parts that model.safetensors.index.json lists.
@@ -28,7 +28,7 @@ def import_model(folder: str, out: str) -> tuple[str, dict[str, float]]:
 
     Raises:
       ImportError: what t5xpg[hf] installs is missing.
-      FileExistsError: `out` is there.
+      FileExistsError: `out` exists.
       ValueError: no config.json, no safetensors files, a model that T5X's T5 cannot be, or results that differ.
     """
     checkpoints.check_ready()
@@ -72,7 +72,7 @@ def read_safetensors(folder: Path) -> dict[str, np.ndarray]:
 
 
 def family_and_vocabulary(source: Path, sizes: dict[str, Any], part: Path, out: str) -> tuple[str, str]:
-    """Returns what `checkpoints.model_gin` takes; copies a SentencePiece model to `part`, which is to become `out`."""
+    """Returns two arguments of `checkpoints.model_gin`; copies a SentencePiece model to `part`, which becomes `out`."""
     extra_ids = tokenizer.byte_extra_ids(source)
     if extra_ids is not None:
         return "byt5", f"seqio.ByteVocabulary.extra_ids = {extra_ids}"

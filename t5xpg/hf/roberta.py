@@ -1,7 +1,7 @@
 """A trained `roberta.Roberta` as Hugging Face's RobertaForMaskedLM, with its tokenizer: from_pretrained loads it.
 
 RobertaForMaskedLM counts positions from pad_token_id + 1, so its position table gets that many rows of zeros first;
-and it adds a vector for the token type, of which there is one: zeros. Kernels are [inputs, outputs] in flax and
+and it adds a vector for the only token type: zeros. Kernels are [inputs, outputs] in flax and
 [outputs, inputs] in PyTorch. Ids stay as they are: <pad> is 0 here and 1 in RoBERTa, which config.json says.
 """
 
@@ -40,7 +40,7 @@ def convert(trained: Trained, vocabulary: ByteLevelBPEVocabulary) -> tuple[dict[
 
 
 def to_hf(params: Mapping) -> dict[str, np.ndarray]:
-    """The parameters of `roberta.Roberta` by PyTorch's names, float32; the decoder is tied and has none of its own."""
+    """Returns `roberta.Roberta`'s parameters by PyTorch's names, float32; the tied decoder has none of its own."""
     flat = {name: np.asarray(x, np.float32) for name, x in traverse_util.flatten_dict(dict(params), sep="/").items()}
     words, places = flat.pop("token_embedding"), flat.pop("position_embedding")
     unused = np.zeros((1, words.shape[1]), np.float32)
@@ -57,7 +57,7 @@ def to_hf(params: Mapping) -> dict[str, np.ndarray]:
 
 
 def hf_name(module: str) -> str:
-    """layers_3/attention/out -> roberta.encoder.layer.3.attention.output.dense"""
+    """Returns roberta.encoder.layer.3.attention.output.dense for layers_3/attention/out."""
     if module in OUTSIDE:
         return OUTSIDE[module]
     layer, inside = module.split("/", 1)
@@ -65,7 +65,7 @@ def hf_name(module: str) -> str:
 
 
 def hf_config(config: RobertaConfig, vocabulary: ByteLevelBPEVocabulary) -> dict[str, object]:
-    """What transformers' RobertaConfig needs to know."""
+    """Returns what transformers' RobertaConfig needs."""
     return {
         "architectures": ["RobertaForMaskedLM"],
         "model_type": "roberta",

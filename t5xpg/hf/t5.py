@@ -34,7 +34,7 @@ def convert(trained: Trained, vocabulary) -> tuple[dict[str, np.ndarray], dict[s
 
 
 def layer_names(i: int, decoder: bool, gated: bool, own_bias: bool) -> dict[str, str]:
-    """{Hugging Face's name: T5X's} for layer `i` of a stack."""
+    """Returns {Hugging Face's name: T5X's} for layer `i` of a stack."""
     stack = "decoder" if decoder else "encoder"
     blocks = (
         [("SelfAttention", "self_attention"), ("EncDecAttention", "encoder_decoder_attention")]
@@ -57,7 +57,7 @@ def layer_names(i: int, decoder: bool, gated: bool, own_bias: bool) -> dict[str,
 
 
 def all_names(config: Mapping[str, Any], tied: bool) -> dict[str, str]:
-    """{Hugging Face's name: T5X's name in `t5.network`'s layout} for all that a config.json describes.
+    """Returns {Hugging Face's name: T5X's name in `t5.network`'s layout} for all that a config.json describes.
 
     `tied`: whether the embedding is the output projection.
     """
@@ -76,7 +76,7 @@ def all_names(config: Mapping[str, Any], tied: bool) -> dict[str, str]:
 
 
 def transposed(name: str, array: np.ndarray) -> np.ndarray:
-    """The array as the other framework lays it out; `name` is Hugging Face's."""
+    """Returns the array as the other framework lays it out; `name` is Hugging Face's."""
     return array if name == "shared.weight" else np.ascontiguousarray(array.T)
 
 
@@ -84,7 +84,7 @@ def to_hf(params: Arrays, config: Mapping[str, Any]) -> Arrays:
     """Names and lays out parameters (see `unscanned`) as Hugging Face does.
 
     Raises:
-      ValueError: names what is there and not expected, and the other way round.
+      ValueError: names what is there but not expected, and what is expected but missing.
     """
     names = all_names(config, "decoder/logits_dense/kernel" not in params)
     check_names("the checkpoint", set(params), set(names.values()))
@@ -130,7 +130,7 @@ def check_names(where: str, found: set[str], expected: set[str]) -> None:
 
 
 def unscanned(params: Mapping[str, np.ndarray], scan_axis: int = 1) -> Arrays:
-    """Any T5X T5's parameters in the layout of `t5.network`: layers one by one, kernels as matrices.
+    """Returns any T5X T5's parameters in the layout of `t5.network`: layers one by one, kernels as matrices.
 
     Args:
       params: {"encoder/…": array}, float32.
@@ -151,7 +151,7 @@ def unscanned(params: Mapping[str, np.ndarray], scan_axis: int = 1) -> Arrays:
 
 
 def as_matrix(name: str, array: np.ndarray) -> np.ndarray:
-    """An attention kernel with heads and head_dim joined: [emb, heads, kv] and [heads, kv, emb] become matrices."""
+    """Joins heads and head_dim of an attention kernel: [emb, heads, kv] and [heads, kv, emb] become matrices."""
     if array.ndim != 3:
         return array
     return array.reshape(-1, array.shape[-1]) if name.endswith("/out/kernel") else array.reshape(len(array), -1)
@@ -171,7 +171,7 @@ def shared_biases(params: Arrays) -> Arrays:
 
 
 def hf_config(config, own_biases: bool, eos_id: int) -> dict[str, Any]:
-    """What config.json says of a network.
+    """Returns the content of config.json for a network.
 
     Args:
       config: T5X's network.T5Config.
@@ -215,7 +215,7 @@ def may_cache(config: Mapping[str, Any]) -> bool:
 
 
 def feed_forward(activations: tuple[str, ...]) -> str:
-    """("relu",) is "relu", ("gelu", "linear") "gated-gelu"."""
+    """Returns "relu" for ("relu",), "gated-gelu" for ("gelu", "linear")."""
     if len(activations) in (1, 2) and activations[0] in ACTIVATIONS and activations[1:] in ((), ("linear",)):
         if activations == ("gelu", "linear"):
             return "gated-gelu"  # which for T5 alone means the tanh one
@@ -227,7 +227,7 @@ def feed_forward(activations: tuple[str, ...]) -> str:
 
 
 def t5x_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The sizes in T5X's network.T5Config for a config.json as `transformers` reads it.
+    """Returns the sizes in T5X's network.T5Config for a config.json as `transformers` reads it.
 
     Raises:
       ValueError: T5X's T5 has no such parts; says which.

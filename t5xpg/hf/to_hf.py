@@ -19,21 +19,21 @@ from t5xpg.roberta import Roberta
 def export_model(
     source: str, out: str, *, gin_file: str | None = None, tokenizer: str | None = None
 ) -> dict[str, float]:
-    """Writes a T5 or RoBERTa as `out`/config.json, model.safetensors, tokenizer, README.md and what T5 generates by.
+    """Writes a T5 or RoBERTa to `out`, a folder for from_pretrained with a model card (README.md).
 
     Args:
       source: a MODEL_DIR, of which the latest checkpoint is taken, or a checkpoint_<step> folder of any layout.
       out: a folder that does not exist yet.
-      gin_file: a model's gin file, for a checkpoint without the config.gin of its run beside it.
-      tokenizer: the SentencePiece model, where it is not at the path that the run had it at; for RoBERTa another
-        tokenizer.json than the run's.
+      gin_file: a model's gin file, for a checkpoint without the config.gin of its run next to it.
+      tokenizer: the SentencePiece model, if it is no longer where the run had it; for RoBERTa a tokenizer.json other
+        than the run's.
 
     Returns:
       How far the two models are apart: {"logits": the largest difference, "largest_logit": …}.
 
     Raises:
       ImportError: what t5xpg[hf] installs is missing.
-      FileExistsError: `out` is there.
+      FileExistsError: `out` exists.
       ValueError: no such checkpoint, a model that Hugging Face has no counterpart for, or results that differ.
     """
     checkpoints.check_ready()
@@ -59,7 +59,7 @@ def write_model(folder: Path, tensors: Mapping[str, np.ndarray], config: Mapping
         contents["generation_config"] = ids if t5.may_cache(config) else ids | {"use_cache": False}
     for name, content in contents.items():
         files.write_whole(folder / f"{name}.json", json.dumps(content, indent=2) + "\n")
-    shutil.copymode(folder / "config.json", folder / "model.safetensors")  # safetensors leaves it to its owner alone
+    shutil.copymode(folder / "config.json", folder / "model.safetensors")  # safetensors lets only its owner read it
 
 
 def push(folder: str, repo_id: str) -> str:

@@ -18,17 +18,17 @@ from t5xpg.vocabularies import bpe, sentinels, tokenizer_json
 
 
 def write(trained: Trained, folder: Path, file: str | None) -> seqio.Vocabulary:
-    """Writes the tokenizer of a trained model to `folder`; returns the vocabulary that it is of.
+    """Writes the tokenizer of a trained model to `folder`; returns its vocabulary.
 
-    tokenizer.json and tokenizer_config.json, and of a SentencePiece vocabulary the model as spiece.model.
+    The files are tokenizer.json and tokenizer_config.json, and for SentencePiece the model as spiece.model.
 
     Args:
       trained: a model with its vocabulary.
-      folder: is there.
+      folder: exists.
       file: to be read in place of the file that the vocabulary was made from.
 
     Raises:
-      ValueError: a kind of vocabulary that this kind of model cannot be exported with, or other ids than its own.
+      ValueError: this model cannot be exported with this kind of vocabulary, or the tokenizer gives other ids.
     """
     if isinstance(trained.module, Roberta):
         return write_byte_level_bpe(trained, folder, file)
@@ -42,7 +42,7 @@ def write(trained: Trained, folder: Path, file: str | None) -> seqio.Vocabulary:
         tokenizer_json.write(path, folder, vocabulary.extra_ids)
         shutil.copyfile(path, folder / "spiece.model")
     else:
-        raise ValueError(f"No tokenizer is made of a {type(vocabulary).__name__}, only of bytes and SentencePiece.")
+        raise ValueError(f"A {type(vocabulary).__name__} cannot be exported; only bytes and SentencePiece can.")
     compare_tokenizer(folder, vocabulary)
     return vocabulary
 
@@ -59,7 +59,7 @@ def write_byte_level_bpe(trained: Trained, folder: Path, file: str | None) -> bp
 
 
 def sentencepiece_extra_ids(folder: Path) -> int:
-    """Returns how many sentinels a tokenizer adds to its spiece.model; without a word on it, T5's 100."""
+    """Returns how many sentinels a tokenizer adds to its spiece.model; T5's 100 where no file says."""
     if sentinels.count(vocabularies.sentencepiece(str(folder / "spiece.model"), 0)):
         return 0  # it brings its own
     config = read_json(folder / "tokenizer_config.json")
@@ -72,7 +72,7 @@ def sentencepiece_extra_ids(folder: Path) -> int:
 def byte_extra_ids(folder: Path) -> int | None:
     """Returns a byte tokenizer's number of sentinels as SeqIO counts them; None for any other tokenizer."""
     if read_json(folder / "tokenizer_config.json").get("tokenizer_class") == "ByT5Tokenizer":
-        return 100  # T5X's; Hugging Face numbers sentinels otherwise
+        return 100  # T5X's; Hugging Face numbers sentinels differently
     ids = read_json(folder / "tokenizer.json").get("model", {}).get("vocab", {})
     if isinstance(ids, dict) and ids.get("a") == 3 + ord("a") and ids.get("z") == 3 + ord("z"):
         return ids[sentinels.name(0)] - 258

@@ -1,4 +1,4 @@
-"""What `t5xpg inspect` says of the code: what a run does to data and model, and the file and line that do it."""
+"""What `t5xpg inspect` says about the code: what a run does to data and model, and the file and line that do it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from t5xpg.base import private
 
 
 class Answer(NamedTuple):
-    """To one question about a run.
+    """The answer to one question about a run.
 
     Attributes:
-      question: asked of it.
+      question: about the run.
       words: the answer.
-      place: of the code, "file:line".
+      place: where the code is, "file:line".
     """
 
     question: str
@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
 
 def of_data(provider, lengths: Mapping[str, int] | None) -> list[Answer]:
-    """How the examples of a task are made; `lengths` as the model is given them."""
+    """Returns how the examples of a task are made; `lengths` as the model is given them."""
     from seqio import feature_converters
 
     from t5xpg import objectives
@@ -36,7 +36,7 @@ def of_data(provider, lengths: Mapping[str, int] | None) -> list[Answer]:
     objective = measurements.objective_of(provider)
     if isinstance(objective, objectives.SpanCorruption):
         made = objective.lengths((lengths or measurements.default_lengths(provider))["inputs"])
-        mask = f"{made.noise_tokens} of {made.tokens} tokens, in {made.spans} spans at random; anew in each epoch"
+        mask = f"{made.noise_tokens} of {made.tokens} tokens, in {made.spans} random spans; new ones in each epoch"
         told = "inputs: the text, one sentinel for each span; labels: each sentinel and its span; both end in EOS"
         found = [
             Answer("how is the mask made?", mask, place(span_masks.noise_mask)),
@@ -54,7 +54,7 @@ def of_data(provider, lengths: Mapping[str, int] | None) -> list[Answer]:
 
 
 def of_training(settings: Mapping) -> list[Answer]:
-    """How a model is trained; `settings` are arguments of the train program."""
+    """Returns how a model is trained; `settings` are arguments of the train program."""
     from t5x import utils
 
     model = settings["model"]
@@ -81,7 +81,7 @@ def of_training(settings: Mapping) -> list[Answer]:
 
 
 def learning_rates(settings: Mapping) -> np.ndarray:
-    """float32 [steps + 1], the rate at each step from 0; of a run that goes on from a checkpoint, its own steps."""
+    """Returns float32 [steps + 1], the rate at each step from 0 to total_steps, or to relative_steps without those."""
     import gin
     import jax
 
@@ -93,14 +93,14 @@ def learning_rates(settings: Mapping) -> np.ndarray:
 
 
 def notable(rates: np.ndarray) -> list[tuple[int, float]]:
-    """(step, rate) at the start, the first highest, the end, and between."""
+    """Returns [(step, rate)] at the start, the first highest, the end, and between."""
     last = len(rates) - 1
     steps = {0, min(1, last), int(rates.argmax()), *(last * i // 8 for i in range(9))}
     return [(step, float(rates[step])) for step in sorted(steps)]
 
 
 def place(code: Callable) -> str:
-    """Where the source of a function or class begins, "file:line"; its module's name where it has no source."""
+    """Returns where the source of a function or class begins, "file:line"; its module's name if it has no source."""
     code = inspect.unwrap(getattr(code, "func", code))
     try:
         return f"{inspect.getsourcefile(code)}:{inspect.getsourcelines(code)[1]}"

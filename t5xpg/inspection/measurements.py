@@ -7,7 +7,7 @@
 
 The sample is one epoch over the first rows of the shuffled split, through the task's own
 preprocessors: so examples per row, and with them the length of an epoch, are measured, not guessed.
-A *token* here is an id that is not padding. A *packed row* is what SeqIO's packing makes of
+A *token* here is an id that is not padding. A *packed row* is what SeqIO's packing makes from
 examples: one row of a batch.
 """
 
@@ -39,7 +39,7 @@ class Example:
 
     Attributes:
       features: {"inputs", "targets", "decoder inputs": tokens}, those that the task has.
-      text: what inputs and targets were made of, noise marked; None where they are two texts.
+      text: what inputs and targets were made from, noise marked; None where they are two texts.
     """
 
     features: Mapping[str, list[Token]]
@@ -78,12 +78,12 @@ class Sample:
     Attributes:
       rows: of the corpus; None for a mixture, whose tasks repeat each at its rate.
       features: {feature: lengths}.
-      seconds: in which one process prepared the examples.
+      seconds: that one process took to prepare the examples.
       text_tokens: of all examples whose text is known, EOS not counted.
       noise_tokens: those of them that the model predicts.
       span_tokens: noise tokens that sentinels stand for; UL2's S-denoiser has no sentinels.
       sentinels: int64 [examples], how many the inputs of each have.
-      sentinels_available: by the vocabulary.
+      sentinels_available: how many the vocabulary has.
     """
 
     rows: int | None
@@ -160,7 +160,7 @@ def inspect(
       task: a registered task or mixture.
       lengths: {feature: length in tokens}; None is `default_lengths`.
       split: of the task.
-      rows: of the corpus that the sample has; of a mixture, examples.
+      rows: how many rows of the corpus to sample; for a mixture, examples.
       examples: how many to take apart.
       batch_size: packed rows (or examples, without pack) of one training step.
       pack: whether training packs; decides how many steps an epoch has.
@@ -187,14 +187,14 @@ def inspect(
 
 
 def find(name: str) -> seqio.Task | seqio.Mixture:
-    """The task or mixture of that name; ValueError where there is none."""
+    """Returns the task or mixture of that name; ValueError where there is none."""
     if name not in {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}:
         raise ValueError(f"no task or mixture {name!r}. `t5xpg tasks` lists them; --module imports yours.")
     return seqio.get_mixture_or_task(name)
 
 
 def default_lengths(provider: seqio.Task | seqio.Mixture) -> dict[str, int]:
-    """512 for each feature; span corruption's targets as long as its inputs make them."""
+    """Returns 512 for each feature; span corruption's targets as long as its inputs make them."""
     lengths = dict.fromkeys(provider.output_features, DEFAULT_LENGTH)
     objective = objective_of(provider)
     if isinstance(objective, objectives.SpanCorruption | objectives.IidDenoising):
@@ -203,14 +203,14 @@ def default_lengths(provider: seqio.Task | seqio.Mixture) -> dict[str, int]:
 
 
 def objective_of(provider: seqio.Task | seqio.Mixture) -> objectives.Objective | None:
-    """The objective among a task's preprocessors, where one of them is an objective's own method."""
+    """Returns the objective among a task's preprocessors, if one of them is an objective's own method."""
     steps = map(inspect_lib.unwrap, getattr(provider, "preprocessors", ()))
     owners = [getattr(step, "__self__", None) for step in steps]
     return next((owner for owner in owners if isinstance(owner, objectives.Objective)), None)
 
 
 def describe(provider: seqio.Task | seqio.Mixture) -> dict[str, str]:
-    """What a task is made of, in words: its source, objective, vocabulary and splits."""
+    """Returns what a task is made of, in words: its source, objective, vocabulary and splits."""
     vocabulary = vocabularies.describe(provider.output_features["targets"].vocabulary)
     if isinstance(provider, seqio.Mixture):
         rates = {task.name: provider.get_rate(task) for task in provider.tasks}
@@ -228,7 +228,7 @@ def describe(provider: seqio.Task | seqio.Mixture) -> dict[str, str]:
 
 
 def _describe_source(source: seqio.DataSource) -> str:
-    """The files of a source of this package; of another its kind."""
+    """Returns the files of one of this package's sources; for any other, its type."""
     if not isinstance(getattr(source, "files", None), Mapping):
         return type(source).__name__
     by_split = [[f] if isinstance(f, str | os.PathLike) else f for f in source.files.values()]
@@ -245,7 +245,7 @@ def read(
     rows: int,
     seed: int,
 ) -> tuple[list[dict[str, np.ndarray]], float]:
-    """One epoch over `rows` shuffled rows of a task, or `rows` examples of a mixture.
+    """Reads one epoch over `rows` shuffled rows of a task, or `rows` examples of a mixture.
 
     Returns:
       [{feature: int32 [<= its length]}] of the features in `lengths`, in an order made by `seed`;
@@ -267,7 +267,7 @@ def read(
 
 
 def _with_rows(task: seqio.Task, rows: int) -> seqio.Task:
-    """An unregistered task like `task` whose splits end after `rows` rows."""
+    """Returns an unregistered task like `task` whose splits end after `rows` rows."""
     return seqio.Task(
         task.name,
         source=_FirstRows(task.source, rows),
@@ -310,7 +310,7 @@ def measure(
     lengths: Mapping[str, int],
     seconds: float,
 ) -> Sample:
-    """The numbers of a sample of examples; `rows` is None."""
+    """Returns the numbers of a sample of examples; `rows` is None."""
     vocabulary = provider.output_features["targets"].vocabulary
     first = sentinel_ids.first(vocabulary)
     inputs = [example.get("inputs", np.zeros(0, np.int32)) for example in examples]
@@ -335,7 +335,7 @@ def measure(
 
 
 def pack_lengths(examples: Sequence[Mapping[str, np.ndarray]], lengths: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Packs by SeqIO's own operation; {feature: int64 [packed rows], tokens of each}."""
+    """Packs by SeqIO's own operation; returns {feature: int64 [packed rows], tokens of each}."""
     spec = {name: tf.TensorSpec([None], tf.int32) for name in lengths}
     dataset = tf.data.Dataset.from_generator(lambda: iter(examples), output_signature=spec)
     rows = seqio.utils.trim_and_pack_dataset(dataset, lengths).as_numpy_iterator()
@@ -355,7 +355,7 @@ def estimate_epoch(sample: Sample, corpus_rows: int, batch_size: int, pack: bool
 
 
 def histogram(lengths: np.ndarray, room: int, bins: int) -> list[tuple[int, int, int]]:
-    """[(shortest, longest, how many)] in at most `bins` bins, as even as can be, from 1 to room.
+    """Returns [(shortest, longest, how many)] in at most `bins` bins, as even as can be, from 1 to room.
 
     The first bin counts empty examples, too.
     """
@@ -372,9 +372,9 @@ def histogram(lengths: np.ndarray, room: int, bins: int) -> list[tuple[int, int,
 def restore(
     example: Mapping[str, np.ndarray], provider: seqio.Task | seqio.Mixture
 ) -> tuple[list[int], list[bool]] | None:
-    """The text that an example was made of: (ids, which of them are noise), BOS and EOS left out.
+    """Returns the text that an example was made from: (ids, which of them are noise), without BOS and EOS.
 
-    Of UL2's examples the prefix is part of the text. None where inputs and targets are two texts,
+    In UL2's examples the prefix is part of the text. None where inputs and targets are two texts,
     or targets are all there is.
     """
     objective = objective_of(provider)

@@ -1,4 +1,4 @@
-"""The page of `t5xpg inspect --html`: one file that needs nothing else, light or dark as the reader's system.
+"""The page of `t5xpg inspect --html`: one file that needs nothing else, light or dark like the reader's system.
 
 All text of the corpus passes through `html.escape`.
 """
@@ -120,7 +120,7 @@ def code_section(answers: Sequence[tuple[str, str, str]]) -> str:
 
 
 def link(place: str) -> str:
-    """A file's address, of "file:line"."""
+    """Returns the address of the file in "file:line"."""
     path, _, line = place.rpartition(":")
     return html.escape(f"{Path(path).as_uri()}#L{line}" if os.path.isabs(path) else "#")
 

@@ -25,8 +25,8 @@ class Token(NamedTuple):
 def tokens(ids: Ids, vocabulary: seqio.Vocabulary) -> list[Token]:
     """Makes ids readable.
 
-    Sentinels count up from ⟨0⟩, T5's `<extra_id_0>`. Of a character that takes several byte tokens
-    the first has the text; bytes that are no character are shown as \\xe2.
+    Sentinels count up from ⟨0⟩, T5's `<extra_id_0>`. Of the byte tokens of one
+    character, the first has its text; bytes that are not a character are shown as \\xe2.
     """
     ids, first = [int(i) for i in ids], sentinels.first(vocabulary)
     named = {vocabulary.pad_id: "<pad>", vocabulary.eos_id: "</s>", vocabulary.unk_id: "<unk>"}
@@ -47,7 +47,7 @@ def _piece(token: int, vocabulary: seqio.Vocabulary) -> str:
 
 
 def _byte_texts(ids: Ids, special: Mapping[int, str]) -> list[str]:
-    """The text of each id of a ByteVocabulary: byte b has id b + 3."""
+    """Returns the text of each id of a ByteVocabulary: byte b has id b + 3."""
     texts: list[str] = []
     while len(texts) < len(ids):
         at = len(texts)
@@ -66,12 +66,12 @@ def _byte_texts(ids: Ids, special: Mapping[int, str]) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """The text with its control characters, line ends among them, shown as signs: no terminal obeys them."""
+    """Returns the text with control characters, line ends included, shown as signs, which no terminal obeys."""
     signs = {code: chr(0x2400 + code) for code in range(32)} | {0x0A: "⏎", 0x09: "⇥", 0x7F: "␡"}
     turning = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they turn the direction of the text around them
     return text.translate(signs | dict.fromkeys((*range(128, 160), *turning), "�"))
 
 
 def visible(text: str) -> str:
-    """A token's text with its spaces shown too; "·" for the further bytes of a character."""
+    """Returns a token's text with its spaces shown too; "·" for the further bytes of a character."""
     return one_line(text).replace(" ", "␣") or "·"

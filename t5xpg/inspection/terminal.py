@@ -40,7 +40,7 @@ def show(inspection: Inspection, console: Console | None = None) -> None:
 def show_code(
     answers: Sequence[Answer], rates: np.ndarray | None, epoch: Epoch | None, console: Console | None = None
 ) -> None:
-    """Prints where the code is that does what is asked, and the learning rate over the steps of a run."""
+    """Prints the answers with the places of their code, and the learning rate over the steps of a run."""
     console = console or Console(highlight=False)
     console.print("\nCode", style="bold")
     for question, words, place in answers:
@@ -69,7 +69,7 @@ def show_example(example: Example, console: Console) -> None:
 
 
 def labelled(label: str, words: Text, width: int = LABEL_WIDTH) -> Table:
-    """A label, and words that wrap beside it."""
+    """Returns a label, and words that wrap next to it."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(min_width=width, style="dim", no_wrap=True)
     grid.add_column(overflow="fold")

@@ -12,7 +12,7 @@ name or as @objectives.SpanCorruption():
     tasks.jsonl_task.objective = "span_corruption"
     objectives.SpanCorruption.mean_noise_span_length = 20
 
-A new one: a subclass of `base.Objective` in a file beside these, and its name in OBJECTIVES.
+To add one, put a subclass of `base.Objective` in a file next to these, and its name in OBJECTIVES.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OBJECTIVES = {
 
 
 def get(objective: str | Objective) -> Objective:
-    """The objective of that name, with what a gin file sets; an objective is returned as it is.
+    """Returns the objective of that name, with a gin file's settings; an objective is returned unchanged.
 
     Raises:
       ValueError: there is none of that name.
@@ -61,12 +61,12 @@ def get(objective: str | Objective) -> Objective:
 
 
 def preprocessors(objective: Objective, cacheable: bool = False) -> list[Step]:
-    """The preprocessors of a task, from rows of strings to the objective's features.
+    """Returns the preprocessors of a task, from rows of strings to the objective's features.
 
     Args:
       objective: what follows tokenization.
       cacheable: keep a place after tokenization where SeqIO may read an offline cache. SeqIO then
-        shifts the seeds of what follows, so the same seed draws other masks.
+        shifts the seeds of what follows, so the same seed draws different masks.
     """
     rekey = functools.partial(seqio.preprocessors.rekey, key_map=dict(objective.key_map))
     cache = [seqio.CacheDatasetPlaceholder()] if cacheable else []
@@ -75,7 +75,7 @@ def preprocessors(objective: Objective, cacheable: bool = False) -> list[Step]:
 
 
 def output_features(objective: Objective, vocabulary: seqio.Vocabulary) -> dict[str, seqio.Feature]:
-    """The features of a task with that objective: texts that end in EOS, and "selected"."""
+    """Returns the features of a task with that objective: texts that end in EOS, and "selected"."""
     features = {name: seqio.Feature(vocabulary, add_eos=True) for name in objective.features}
     if "selected" in features:
         features["selected"] = seqio.Feature(seqio.PassThroughVocabulary(3), add_eos=False)

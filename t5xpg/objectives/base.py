@@ -14,7 +14,7 @@ from absl import logging
 
 from t5xpg import vocabularies
 
-CHUNK = 65_536  # tokens that t5 takes of one document in an epoch
+CHUNK = 65_536  # tokens that t5 takes from one document in an epoch
 
 Lengths = Mapping[str, int]
 Features = Mapping[str, seqio.Feature]
@@ -53,7 +53,7 @@ class Objective:
         raise NotImplementedError
 
     def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
-        """After `check`, the objective's features, without EOS where a later step appends it.
+        """After `check`, returns the objective's features, without EOS where a later step appends it.
 
         Args:
           dataset: {"targets": int32 [tokens], ...}, one document each.
@@ -66,7 +66,7 @@ class Objective:
         raise NotImplementedError
 
     def restore(self, example: Mapping[str, np.ndarray], vocabulary: seqio.Vocabulary) -> Restored | None:
-        """The text that an example was made of, BOS and EOS left out; None where its features are not one text.
+        """Returns the text that an example was made from, without BOS and EOS; None if its features are not one text.
 
         Args:
           example: {feature: int32 [<= its length]}.
@@ -75,7 +75,7 @@ class Objective:
         return None
 
     def _lengths(self, sequence_length: Lengths | None) -> list[int]:
-        """The lengths of `features`, in their order."""
+        """Returns the lengths of `features`, in their order."""
         found = dict(sequence_length or {})
         missing = [n for n in self.features if not isinstance(found.get(n), numbers.Integral)]
         if missing:
@@ -86,7 +86,7 @@ class Objective:
         return [found[name] for name in self.features]
 
     def _check_targets(self, inputs_length: int, targets_length: int, needed: int) -> None:
-        """Refuses targets that would be cut; says once where they are needlessly long."""
+        """Refuses targets that would be cut; warns once if they are needlessly long."""
         fix = f"Set the feature lengths to {{'inputs': {inputs_length}, 'targets': {needed}}}"
         found = f"{self}: inputs of length {inputs_length} make targets of length {needed}"
         if targets_length < needed:
@@ -95,7 +95,7 @@ class Objective:
             _warn_once(f"{found}; {targets_length} spends decoder time on padding. {fix}")
 
     def _checked(self, sequence_length: Lengths, output_features: Features) -> seqio.Vocabulary:
-        """The one vocabulary of inputs and targets, after `check`."""
+        """Returns the one vocabulary of inputs and targets, after `check`."""
         if missing := [name for name in self.features if name not in output_features]:
             raise ValueError(
                 f"{self}: output_features lacks {missing}; found {sorted(output_features)}. "
@@ -113,13 +113,13 @@ class Objective:
 
 
 def more_sentinels(vocabulary: seqio.Vocabulary, count: int) -> str:
-    """Advice: a vocabulary with at least `count` sentinels."""
+    """Returns the advice to take a vocabulary with at least `count` sentinels."""
     name = type(vocabulary).__name__
     return f"Use {name}(extra_ids={max(count, 100)}) in the task and the model"
 
 
 def without_eos(ids: np.ndarray, vocabulary: seqio.Vocabulary) -> list[int]:
-    """The ids without padding and the EOS they end in."""
+    """Returns the ids without padding and without the EOS they end in."""
     kept = ids[ids != vocabulary.pad_id].tolist()
     return kept[:-1] if kept and kept[-1] == vocabulary.eos_id else kept
 

@@ -20,10 +20,10 @@ from t5xpg.vocabularies import sentinels
 
 @dataclasses.dataclass(frozen=True)
 class IidDenoising(Objective):
-    """T5's baseline: every token is masked with chance .15 on its own, runs of them together.
+    """T5's baseline: every token is masked on its own with chance .15; a run of them shares a sentinel.
 
-    t5's own function, its quirk included: where the first token is masked, its run stands in the
-    targets without a sentinel, and each later run after the sentinel of the run before.
+    t5's own function, its quirk included: where the first token is masked, its run is in the
+    targets without a sentinel, and each later run follows the sentinel of the run before.
     """
 
     noise_density: ClassVar[float] = 0.15  # fixed in t5
@@ -33,7 +33,7 @@ class IidDenoising(Objective):
         return iid_denoising_lengths(inputs_length, self.noise_density)
 
     def check(self, sequence_length: Lengths | None, vocabulary: seqio.Vocabulary) -> None:
-        """Refuses targets, and sentinels, too few for one example in a million.
+        """Refuses targets, or sentinels, that are too few for more than one example in a million.
 
         Raises:
           ValueError: what is wrong, with numbers that work.
@@ -44,8 +44,8 @@ class IidDenoising(Objective):
         made, available = self.lengths(inputs_length), sentinels.count(vocabulary)
         if made.sentinels > available:
             raise ValueError(
-                f"{self}: inputs of length {inputs_length} need {made.sentinels} sentinels, and of "
-                f"{vocabularies.describe(vocabulary)} only {available} ids are free for them. "
+                f"{self}: inputs of length {inputs_length} need {made.sentinels} sentinels, and "
+                f"{vocabularies.describe(vocabulary)} has only {available} ids free for them. "
                 f"{more_sentinels(vocabulary, made.sentinels)}, or shorter inputs"
             )
         self._check_targets(inputs_length, targets_length, made.targets)
@@ -56,5 +56,5 @@ class IidDenoising(Objective):
         return t5_preprocessors.iid_denoising(dataset, sequence_length, output_features)
 
     def restore(self, example: Mapping[str, np.ndarray], vocabulary: seqio.Vocabulary) -> Restored | None:
-        """The sentinels' spans put back; the first may stand without one."""
+        """Puts the sentinels' spans back; the first span may lack a sentinel."""
         return fill_in(example, vocabulary)

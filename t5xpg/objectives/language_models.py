@@ -16,7 +16,7 @@ from t5xpg.objectives.base import Example, Features, Lengths, Objective, Restore
 
 @dataclasses.dataclass(frozen=True)
 class PrefixLM(Objective):
-    """Documents, cut to the inputs length, parted at random: inputs before, targets after.
+    """Documents, cut to the inputs length and split at random: inputs before, targets after.
 
     Of a document beyond 65,536 tokens each epoch sees one 65,536-token piece.
     """
@@ -55,7 +55,7 @@ class PrefixLM(Objective):
         )
 
     def restore(self, example: Mapping[str, np.ndarray], vocabulary: seqio.Vocabulary) -> Restored | None:
-        """The inputs and then the targets, which are noise."""
+        """Returns the inputs and then the targets, which are noise."""
         inputs, targets = (without_eos(example[name], vocabulary) for name in ("inputs", "targets"))
         return inputs + targets, [False] * len(inputs) + [True] * len(targets)
 

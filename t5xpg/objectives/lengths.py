@@ -29,7 +29,7 @@ class SpanCorruptionLengths(NamedTuple):
 def span_corruption_lengths(
     inputs_length: int, noise_density: float = 0.15, mean_noise_span_length: float = 3.0
 ) -> SpanCorruptionLengths:
-    """How much text fills `inputs_length`, and how long its targets are.
+    """Returns how much text fills `inputs_length`, and how long its targets are.
 
     t5 plans lengths in float64 (`random_spans_helper`) and draws masks in float32
     (`random_spans_noise_mask`, which also never masks nothing). Tokens are the plan's, since the
@@ -62,8 +62,8 @@ def fitted_span_corruption_lengths(
 ) -> SpanCorruptionLengths:
     """`span_corruption_lengths`, with less text where t5's plan overlooks a sentinel.
 
-    For a few noise tokens t5 plans no span, then masks one. Whoever cuts the text by these lengths
-    loses no token, in shorter examples neither.
+    For a few noise tokens t5 plans no span, then masks one. Text cut by these
+    lengths loses no token, not even in shorter examples.
 
     Args:
       inputs_length: as in `span_corruption_lengths`, but at least 3.
@@ -78,9 +78,9 @@ def fitted_span_corruption_lengths(
 
 
 def mask_counts(tokens: int, density: float, mean_span: float) -> tuple[int, int]:
-    """Noise tokens and spans of t5's mask over `tokens`: float32, halves to even, never none.
+    """Returns noise tokens and spans of t5's mask over `tokens`: float32, halves to even, never none.
 
-    Neither they nor the tokens left unmasked become fewer as `tokens` grow.
+    Neither they nor the tokens left unmasked become fewer as `tokens` grows.
     """
     length = max(tokens, 2)
     noise_tokens = int(np.rint(np.float32(length) * np.float32(density)))
@@ -98,14 +98,14 @@ class IidDenoisingLengths(NamedTuple):
 
 @functools.cache
 def iid_denoising_lengths(inputs_length: int, noise_density: float) -> IidDenoisingLengths:
-    """Lengths of examples in which each token is masked on its own.
+    """Returns lengths of examples in which each token is masked on its own.
 
-    How much is masked is chance, so no room is certain to do but far too much. The distributions
-    are exact: one pass over the tokens, which keeps apart masks that end in noise and that do not.
+    How much is masked is random, so only far too much room would always do. The distributions are
+    exact: one pass over the tokens, which keeps masks that end in noise apart from the others.
 
     Args:
       inputs_length: tokens, EOS included; at least 2.
-      noise_density: chance of a token to be masked.
+      noise_density: a token's chance of being masked.
     """
     tokens = inputs_length - 1
     # Targets: all masked tokens, one sentinel for each run of unmasked ones, EOS.
@@ -116,7 +116,7 @@ def iid_denoising_lengths(inputs_length: int, noise_density: float) -> IidDenois
 
 
 def _one_in_a_million(tokens: int, density: float, per_masked: int, per_run: int) -> int:
-    """The cost that a random mask exceeds once in a million times; runs are of unmasked tokens."""
+    """Returns the cost that a random mask exceeds once in a million times; runs are of unmasked tokens."""
 
     def plus(chances: np.ndarray, cost: int) -> np.ndarray:
         return np.concatenate([np.zeros(cost), chances[: len(chances) - cost]])

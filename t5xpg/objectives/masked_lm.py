@@ -19,7 +19,7 @@ from t5xpg.vocabularies import sentinels
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLM(Objective):
-    """BERT's masking (arXiv:1810.04805, section 3.1), for encoder-only models, anew in every epoch.
+    """BERT's masking (arXiv:1810.04805, section 3.1), for encoder-only models, new in every epoch.
 
     Each token is selected with chance `noise_density`, never a special one; the model predicts the
     original of those selected. Of them, `mask_share` become the mask, `random_share` a random token
@@ -31,7 +31,7 @@ class MaskedLM(Objective):
     "selected" 2 where the model predicts and 1 elsewhere (SeqIO's packing would drop zeros).
 
     Attributes:
-      noise_density: chance of a token to be selected.
+      noise_density: a token's chance of being selected.
       mask_share: of the selected tokens, those that become the mask.
       random_share: of the selected tokens, those that become a random one.
       mask_id: the mask; None is the vocabulary's own, or its last id where that is a sentinel.
@@ -75,7 +75,7 @@ class MaskedLM(Objective):
         self.mask_token(vocabulary)
 
     def mask_token(self, vocabulary: seqio.Vocabulary) -> int:
-        """The id of the mask.
+        """Returns the id of the mask.
 
         Raises:
           ValueError: the vocabulary has none.
@@ -92,7 +92,7 @@ class MaskedLM(Objective):
         return found
 
     def text_ids(self, vocabulary: seqio.Vocabulary) -> np.ndarray:
-        """The ids that stand for text, int32: none of pad, EOS, BOS, unk, mask and sentinels."""
+        """Returns the ids that stand for text, int32: none of pad, EOS, BOS, unk, mask and sentinels."""
         stand_for_text = np.ones(vocabulary.vocab_size, bool)
         stand_for_text[sentinels.first(vocabulary) :] = False
         named = (vocabulary.pad_id, vocabulary.eos_id, vocabulary.bos_id, vocabulary.unk_id)
@@ -101,7 +101,7 @@ class MaskedLM(Objective):
         return np.flatnonzero(stand_for_text).astype(np.int32)
 
     def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
-        """After `check`, {"inputs", "targets", "selected"}: int32 [<= inputs length] each."""
+        """After `check`, returns {"inputs", "targets", "selected"}: int32 [<= inputs length] each."""
         vocabulary = self._checked(sequence_length, output_features)
         texts = t5_preprocessors.reduce_concat_tokens(dataset)
         examples = t5_preprocessors.split_tokens(texts, max_tokens_per_segment=sequence_length["inputs"])
@@ -125,7 +125,7 @@ class MaskedLM(Objective):
         return {"inputs": inputs, "targets": tokens, "selected": 1 + tf.cast(selected, tf.int32)}
 
     def restore(self, example: Mapping[str, np.ndarray], vocabulary: seqio.Vocabulary) -> Restored | None:
-        """The original tokens; noise is what was selected."""
+        """Returns the original tokens; noise is what was selected."""
         special = [vocabulary.pad_id, vocabulary.eos_id, vocabulary.bos_id or 0]
         is_text = ~np.isin(example["targets"], special)
         return example["targets"][is_text].tolist(), (example["selected"] == 2)[is_text].tolist()

@@ -2,8 +2,8 @@
 
 Documents are concatenated 128 at a time without a separator and cut into examples of equal length; in each, random
 spans are replaced by one sentinel each; the targets are the sentinels, each followed by what it replaced. Sentinels
-count down from the vocabulary's last id. The preprocessing is t5's own code, but for the masks, which are t5's and made
-by `span_masks`; here are its lengths and the checks that it lacks.
+count down from the vocabulary's last id. The preprocessing is t5's own code, except that
+`span_masks` makes its masks; this module has its lengths and the checks that it lacks.
 
 **Long documents.** As in t5, a document beyond 65,536 tokens gives each epoch only one of its 65,536-token pieces, at
 random.
@@ -103,7 +103,7 @@ class SpanCorruption(Objective):
             first = math.floor(self.mean_noise_span_length) + 1
             works = next(n for n in itertools.count(first) if not crowded(n))
             raise ValueError(
-                f"{self}: too few tokens stay unmasked to part the spans. "
+                f"{self}: too few tokens stay unmasked to separate the spans. "
                 f"Use mean_noise_span_length={works}, or a smaller noise_density"
             )
 
@@ -121,13 +121,13 @@ class SpanCorruption(Objective):
             works, made = next((n, made) for n, made in longer if made.spans <= available)
             fix += f", or mean_noise_span_length={works} with targets of length {made.targets}"
         raise ValueError(
-            f"{self}: inputs of length {inputs_length} have {spans} spans, and of "
-            f"{vocabularies.describe(vocabulary)} only {available} ids are free for sentinels; the "
+            f"{self}: inputs of length {inputs_length} have {spans} spans, and "
+            f"{vocabularies.describe(vocabulary)} has only {available} ids free for sentinels; the "
             f"rest stand for text. {fix}"
         )
 
     def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
-        """After `check`, what t5's `span_corruption` makes from the same seeds."""
+        """After `check`, returns what t5's `span_corruption` makes from the same seeds."""
         vocabulary = self._checked(sequence_length, output_features)
         texts = t5_preprocessors.select_random_chunk(dataset, output_features, CHUNK)
         return corrupt_spans(
@@ -139,7 +139,7 @@ class SpanCorruption(Objective):
         )
 
     def convert_example(self, example: Example, seed: tf.Tensor, output_features: Features) -> Example:
-        """One example of at most `lengths(...).tokens` tokens; seed is int32 [2]."""
+        """Masks one example of at most `lengths(...).tokens` tokens; seed is int32 [2]."""
         return t5_preprocessors.single_example_denoise(
             example,
             seed,
@@ -154,7 +154,7 @@ class SpanCorruption(Objective):
         )
 
     def restore(self, example: Mapping[str, np.ndarray], vocabulary: seqio.Vocabulary) -> Restored | None:
-        """The targets' spans put where the inputs have sentinels."""
+        """Puts the targets' spans where the inputs have sentinels."""
         return fill_in(example, vocabulary)
 
 

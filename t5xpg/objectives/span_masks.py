@@ -74,7 +74,7 @@ def corrupt_spans(
 
 
 def noise_mask(sizes: np.ndarray, counts: np.ndarray, seeds: Sequence[np.ndarray]) -> np.ndarray:
-    """Which tokens are noise: by turns a segment of text and one of noise, as many of each.
+    """Returns which tokens are noise: segments of text and of noise alternate, as many of each.
 
     Args:
       sizes: tokens of each example: int [examples].
@@ -95,10 +95,10 @@ def noise_mask(sizes: np.ndarray, counts: np.ndarray, seeds: Sequence[np.ndarray
 
 
 def _segments(lengths: np.ndarray, segments: np.ndarray, seeds: Sequence[np.ndarray], most: int) -> np.ndarray:
-    """Cuts `lengths` tokens into so many segments at random: each token's segment, from 0.
+    """Cuts `lengths` tokens into `segments` segments at random; returns each token's segment, from 0.
 
     t5 shuffles a one for each start but the first among zeros, by sorting uniform floats. Their
-    order is that of the 23 random bits that TensorFlow makes a float of.
+    order is that of the 23 random bits that TensorFlow makes a float from.
 
     Returns:
       int [examples, most]; `_BEYOND` beyond an example's length.
@@ -114,7 +114,7 @@ def _segments(lengths: np.ndarray, segments: np.ndarray, seeds: Sequence[np.ndar
 def with_sentinels(
     tokens: np.ndarray, masked: np.ndarray, exists: np.ndarray, sentinel: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One sentinel for each run of masked tokens: int32 [examples, any], and how many ids each."""
+    """Puts one sentinel for each run of masked tokens; returns int32 [examples, any], and how many ids each has."""
     follows = np.pad(masked[:, :-1], ((0, 0), (1, 0)))
     starts = masked & ~follows
     ids = np.where(starts, sentinel + 1 - np.cumsum(starts, 1, np.int32), tokens)
@@ -129,7 +129,7 @@ def with_sentinels(
 
 
 def _random_words(seeds: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """What TensorFlow's stateless functions draw from two int64 [examples], before they shape it.
+    """Returns what TensorFlow's stateless functions draw from two int64 [examples], before they shape it.
 
     Returns:
       uint64 [examples, count], of 32 bits each.

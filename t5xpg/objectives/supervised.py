@@ -43,7 +43,7 @@ class Supervised(Objective):
         """
         del vocabulary  # any will do: no sentinels
         if min(self._lengths(sequence_length)) < 2:
-            raise ValueError(f"{self}: feature lengths {sequence_length} hold no text beside EOS. Use 2 or more")
+            raise ValueError(f"{self}: feature lengths {sequence_length} hold no text besides EOS. Use 2 or more")
 
 
 @seqio.map_over_dataset

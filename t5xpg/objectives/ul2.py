@@ -30,11 +30,11 @@ class UL2(Objective):
     giving each a seventh of the documents, so that a small corpus or one pass over a validation
     split also has the rates; the prefix has room of its own instead of pushing tokens out of the
     inputs. The paper's Table 1 gives S a mean suffix of a quarter of the text; like its code, this
-    parts texts anywhere. The paper's (3, .5) needs 126 sentinels at inputs of length 512.
+    class splits texts anywhere. The paper's (3, .5) needs 126 sentinels at inputs of length 512.
 
     Attributes:
       rates: shares of examples of the R-, X- and S-denoisers, relative to each other; within R and
-        within X all share alike.
+        within X all have equal shares.
       prefixes: texts before the inputs of R, X and S; "" for none. No separator follows.
       regular: the R-denoisers, each (mean span length, noise density): the paper's (µ, r).
       extreme: the X-denoisers, likewise.
@@ -58,7 +58,7 @@ class UL2(Objective):
         self._mixture()  # refuses settings that SpanCorruption refuses
 
     def _mixture(self) -> list[tuple[float, str, SpanCorruption | PrefixLM]]:
-        """(rate, prefix, objective) of each denoiser that has a rate."""
+        """Returns (rate, prefix, objective) of each denoiser that has a rate."""
         parts: tuple[list[SpanCorruption | PrefixLM], ...] = (
             [SpanCorruption(density, mean_span) for mean_span, density in self.regular],
             [SpanCorruption(density, mean_span) for mean_span, density in self.extreme],
@@ -72,7 +72,7 @@ class UL2(Objective):
         ]
 
     def denoisers(self, inputs_length: int, vocabulary: seqio.Vocabulary) -> list[_Denoiser]:
-        """The mixture, with how much text fills `inputs_length` and how long its targets are.
+        """Returns the mixture, with how much text fills `inputs_length` and how long its targets are.
 
         Raises:
           ValueError: the prefixes leave no room for text.
@@ -124,7 +124,7 @@ class UL2(Objective):
         return seqio.map_over_dataset(corrupt, num_seeds=1)(examples)
 
     def restore(self, example: Mapping[str, np.ndarray], vocabulary: seqio.Vocabulary) -> Restored | None:
-        """As the denoiser's own: of S there are no sentinels. The prefix is part of the text."""
+        """Restores as the denoiser's own; S has no sentinels. The prefix is part of the text."""
         return fill_in(example, vocabulary) or PrefixLM().restore(example, vocabulary)
 
 

@@ -14,7 +14,7 @@ from t5xpg.vocabularies import bpe, sentinels
 
 
 def byte_vocabulary(extra_ids: int = 100) -> seqio.ByteVocabulary:
-    """UTF-8 bytes: 3 special ids, 256 bytes, `extra_ids` sentinels. ByT5 has extra_ids=0.
+    """Returns a vocabulary of UTF-8 bytes: 3 special ids, 256 bytes, `extra_ids` sentinels. ByT5 has extra_ids=0.
 
     Raises:
       ValueError: extra_ids is not a count.
@@ -23,7 +23,7 @@ def byte_vocabulary(extra_ids: int = 100) -> seqio.ByteVocabulary:
 
 
 def sentencepiece(path: str, extra_ids: int = 100) -> seqio.SentencePieceVocabulary:
-    """A SentencePiece model with `extra_ids` sentinels after its own pieces.
+    """Returns a SentencePiece model with `extra_ids` sentinels after its own pieces.
 
     Text that holds a sentinel's name, as in " <extra_id_0>", is encoded as that sentinel: SeqIO's
     own behaviour.
@@ -61,7 +61,7 @@ def sentencepiece(path: str, extra_ids: int = 100) -> seqio.SentencePieceVocabul
 
 
 def byte_level_bpe(path: str) -> bpe.ByteLevelBPEVocabulary:
-    """RoBERTa's kind of vocabulary: a tokenizer.json that `train_byte_level_bpe` wrote.
+    """Returns RoBERTa's kind of vocabulary: a tokenizer.json that `train_byte_level_bpe` wrote.
 
     Raises:
       FileNotFoundError: nothing at `path`.
@@ -74,7 +74,7 @@ def byte_level_bpe(path: str) -> bpe.ByteLevelBPEVocabulary:
         )
     try:
         vocabulary = bpe.ByteLevelBPEVocabulary(path)
-    except Exception as error:  # tokenizers raises nothing more special
+    except Exception as error:  # tokenizers raises nothing more specific
         raise ValueError(f"{path}: not a tokenizer.json ({error}). Pass the path of one") from error
     found = {name: token for token, name in vocabulary.specials.items()}
     if found.get("<pad>") != 0 or len(found) < len(bpe.SPECIALS):
@@ -86,7 +86,7 @@ def byte_level_bpe(path: str) -> bpe.ByteLevelBPEVocabulary:
 
 
 def describe(vocabulary: seqio.Vocabulary) -> str:
-    """What tells one from another: "ByteVocabulary(vocab_size=359, extra_ids=100)".
+    """Returns what tells one from another: "ByteVocabulary(vocab_size=359, extra_ids=100)".
 
     A model on another machine is not fetched to know its size.
     """

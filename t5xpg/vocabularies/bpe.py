@@ -60,7 +60,7 @@ class ByteLevelBPEVocabulary(seqio.Vocabulary):
         return self.tokenizer.encode(s, add_special_tokens=False).ids
 
     def _decode(self, ids: Sequence[int]) -> str:
-        """Special ids become nothing; bytes that are no character become "\\ufffd"."""
+        """Special ids become nothing; bytes that are not a character become "\\ufffd"."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
@@ -92,7 +92,7 @@ class ByteLevelBPEVocabulary(seqio.Vocabulary):
 
 
 def train(texts: Iterable[str], vocab_size: int, min_frequency: int) -> Tokenizer:
-    """Trains on texts of any number: what is kept in memory is each different word and its count.
+    """Trains on any number of texts: only the different words and their counts are kept in memory.
 
     Returns:
       A tokenizer of at most `vocab_size` ids, which puts <s> before a text and </s> after it as RoBERTa's does. The
@@ -116,7 +116,7 @@ def train(texts: Iterable[str], vocab_size: int, min_frequency: int) -> Tokenize
 
 
 def tokenizer_config(max_length: int | None = None) -> dict[str, object]:
-    """What transformers' AutoTokenizer needs beside tokenizer.json, as tokenizer_config.json.
+    """Returns the tokenizer_config.json that transformers' AutoTokenizer needs besides tokenizer.json.
 
     Args:
       max_length: tokens that a model takes, if it is known.

@@ -17,12 +17,12 @@ NAME = re.compile(r"<extra_id_(\d+)>")
 
 
 def name(number: int) -> str:
-    """`<extra_id_7>` for sentinel 7."""
+    """Returns `<extra_id_7>` for sentinel 7."""
     return f"<extra_id_{number}>"
 
 
 def count(vocabulary: seqio.Vocabulary) -> int:
-    """How many ids, counted down from the last, are free for sentinels."""
+    """Returns how many ids, counted down from the last, are free for sentinels."""
     if isinstance(vocabulary, seqio.ByteVocabulary):
         return vocabulary.extra_ids or BYTES_NOT_IN_UTF8
     if isinstance(vocabulary, seqio.SentencePieceVocabulary) and not vocabulary.extra_ids:
@@ -34,17 +34,17 @@ def count(vocabulary: seqio.Vocabulary) -> int:
 
 
 def first(vocabulary: seqio.Vocabulary) -> int:
-    """The lowest id that can be a sentinel; vocab_size where the vocabulary has none."""
+    """Returns the lowest id that can be a sentinel; vocab_size where the vocabulary has none."""
     return vocabulary.vocab_size - count(vocabulary)
 
 
 def to_id(number: int, vocabulary: seqio.Vocabulary) -> int:
-    """The id of sentinel `number`."""
+    """Returns the id of sentinel `number`."""
     return vocabulary.vocab_size - 1 - number
 
 
 def to_number(token: int, vocabulary: seqio.Vocabulary) -> int:
-    """Which sentinel an id is; the inverse of `to_id`."""
+    """Returns which sentinel an id is; the inverse of `to_id`."""
     return vocabulary.vocab_size - 1 - token
 
 

@@ -5,7 +5,7 @@ result into pieces. `tokenizers` has the same steps under other names, and some 
 that are undone here: what its NFKC and its Precompiled do to combining marks, and that it takes the
 name of a special id, such as "</s>", for the id wherever a text has it.
 
-What is left, in no natural text that we know of: a mark after a ligature ("ﬁ" and a circumflex
+Differences remain, in no natural text that we know of: a mark after a ligature ("ﬁ" and a circumflex
 become one letter), two marks on a letter that are not in Unicode's order (other than Hebrew's and
 Arabic's), and "▁" itself before a sentinel's name. A unigram model that was not trained here may
 cut a run such as "......." at another place, since SentencePiece's float32 sums round.
@@ -49,8 +49,8 @@ def write(model_path: str | os.PathLike, out_dir: str | os.PathLike, extra_ids: 
 
     Its ids are SeqIO's for the same text, sentinels included, and EOS; the top of this file names
     what is known to differ. Like SeqIO it takes "<extra_id_0>" for a sentinel at the start of a word
-    only, and "</s>" in a text for text; unlike SeqIO, a text that is nothing but "</s>", "<pad>" or
-    "<unk>" for that id.
+    only, and "</s>" in a text for text; unlike SeqIO it takes a text that is nothing but "</s>",
+    "<pad>" or "<unk>" for that id.
 
     Args:
       model_path: a SentencePiece model, unigram or BPE, with T5's normalization.
@@ -62,7 +62,7 @@ def write(model_path: str | os.PathLike, out_dir: str | os.PathLike, extra_ids: 
 
     Raises:
       FileNotFoundError: no model at `model_path`.
-      ValueError: as `vocabularies.sentencepiece`, or a model that treats text otherwise than T5's.
+      ValueError: as `vocabularies.sentencepiece`, or a model that treats text differently from T5's.
     """
     vocabulary = vocabularies.sentencepiece(os.fspath(model_path), extra_ids)
     model, count = ModelProto.FromString(vocabulary.sp_model), sentinels.count(vocabulary)
@@ -94,14 +94,14 @@ def _write(out_dir: str | os.PathLike, tokenizer, specials: list[str], sentinel_
 
 
 def convert(model: ModelProto, sentinel_count: int) -> Tokenizer:
-    """The tokenizer that gives SeqIO's ids, then EOS; "<extra_id_0>" is the last id.
+    """Returns the tokenizer that gives SeqIO's ids, then EOS; "<extra_id_0>" is the last id.
 
     Args:
       model: unigram or BPE; its last `sentinel_count` pieces are "▁<extra_id_N>", as SeqIO adds them.
       sentinel_count: how many.
 
     Raises:
-      ValueError: the model treats text otherwise than T5's do; says how.
+      ValueError: the model treats text differently from T5's; says how.
     """
     pieces = model.pieces[: len(model.pieces) - sentinel_count]
     names = [piece.piece.removeprefix("▁") for piece in model.pieces[len(pieces) :]]
@@ -150,14 +150,14 @@ def _check(model: ModelProto, pieces: Sequence[Any]) -> None:
     if model.trainer_spec.treat_whitespace_as_suffix or not (
         spaces.add_dummy_prefix and spaces.remove_extra_whitespaces and spaces.escape_whitespaces
     ):
-        found.append("it treats spaces otherwise than T5's models do")
+        found.append("it treats spaces differently from T5's models")
     if found:
         raise ValueError(f"no tokenizer.json for this model: {'; '.join(found)}")
 
 
 def _model(spec: TrainerSpec, pieces: Sequence[Any]) -> models.Model:
     if spec.model_type == TrainerSpec.UNIGRAM:
-        # Here any piece may be found in text, also "<0x41>" of the byte fallback.
+        # Here any piece may be found in text, even "<0x41>" of the byte fallback.
         scores = [piece.score if piece.type == Piece.NORMAL else _NEVER for piece in pieces]
         vocabulary = [(piece.piece, score) for piece, score in zip(pieces, scores, strict=True)]
         return models.Unigram(vocabulary, spec.unk_id, spec.byte_fallback)
@@ -228,7 +228,7 @@ def _names(specials: Sequence[str], sentinel_count: int, pieces: Sequence[str]) 
 
 
 def _cut(name: str, pieces: str) -> int:
-    """Where a name can be cut without cutting pieces of its spelling: the last such place."""
+    """Returns the last place where a name can be cut without cutting a piece that helps to spell it."""
     places = range(1, len(name))
     return max((i for i in places if name[i - 1 : i + 1] not in pieces), default=1)
 
@@ -237,10 +237,10 @@ def _cut(name: str, pieces: str) -> int:
 
 
 def convert_bytes(extra_ids: int) -> Tokenizer:
-    """The tokenizer of `seqio.ByteVocabulary(extra_ids)`: its ids, then EOS; "<extra_id_0>" is the last id.
+    """Returns the tokenizer of `seqio.ByteVocabulary(extra_ids)`: its ids, then EOS; "<extra_id_0>" is the last id.
 
     It knows a sentinel by its name, which SeqIO itself spells in bytes. "</s>", "<pad>" and "<unk>" in a text are
-    text, as for SeqIO, unless the text is nothing else. Bytes that are no UTF-8 are decoded to "�".
+    text, as for SeqIO, unless the text is nothing else. Bytes that are not UTF-8 are decoded to "�".
     """
     taken = 0 if extra_ids else sentinels.BYTES_NOT_IN_UTF8  # bytes whose ids are the sentinels'
     ids = {name: i for i, name in enumerate(_BYTES_SPECIALS)}
@@ -266,7 +266,7 @@ def convert_bytes(extra_ids: int) -> Tokenizer:
 
 
 def _byte_chars() -> list[str]:
-    """The character that `tokenizers` puts for each byte: its Latin-1 one, or if that is invisible, one from 256 on."""
+    """Returns `tokenizers`' character for each byte: its Latin-1 one, or if that is invisible, one from 256 on."""
     visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
     return [chr(byte if byte in visible else next(others)) for byte in range(256)]

@@ -22,17 +22,17 @@ from t5xpg.base.files import write_whole
 from t5xpg.data import compressed, jsonl
 from t5xpg.vocabularies import bpe
 
-# At most 1000 characters, cut before a space if there is one: SentencePiece passes over a sentence
-# of more than 4192 bytes.
+# At most 1000 characters, cut before a space if there is one: SentencePiece skips sentences of
+# more than 4192 bytes.
 _SENTENCE = re.compile(r"\S.{0,998}(?!\S)|\S{1,1000}", re.DOTALL)
-# SentencePiece passes over a sentence with "▅" in it. And were the parts of a sentinel's name
+# SentencePiece skips sentences with "▅" in them. And if the parts of a sentinel's name were
 # frequent text, they would become pieces, and SeqIO would read the name as those.
 _NOT_TEXT = re.compile("▅|<extra_id_[0-9]+>")
 # Characters that become pieces in any case, so that text which spells the name of a special id,
 # "</s>", "<pad>", "<unk>" or "<0xE6>", can be told from that id in a tokenizer.json.
 _REQUIRED = "</>0123456789ABCDEFadknpsux"
 # Log probabilities become multiples of 1/256. SentencePiece adds them as float32, `tokenizers` as
-# float64; now both are exact up to 65536, and ties, as in "......", fall alike.
+# float64; now both are exact up to 65536, and ties, as in "......", are broken alike.
 _SCORE_STEPS = 256
 
 
@@ -50,7 +50,7 @@ def train_sentencepiece(
     seed: int = 0,
     overwrite: bool = False,
 ) -> Path:
-    """Trains a SentencePiece model with T5's ids: pad 0, eos 1, unk 2, no bos. Says what it does.
+    """Trains a SentencePiece model with T5's ids: pad 0, eos 1, unk 2, no bos. Prints what it does.
 
     The corpus may be larger than memory: its rows are read once, cut into sentences of at most
     1000 characters, and an even sample of these is kept. The same corpus, settings and seed give
@@ -63,19 +63,19 @@ def train_sentencepiece(
       vocab_size: pieces, without the sentinels that `vocabularies.sentencepiece` adds: 32000 makes 32100.
       model_type: "unigram" as T5's, or "bpe".
       text_key: the key of a JSONL row that holds its text.
-      lowercase: fold case, beside T5's normalization (NFKC, and control characters dropped).
+      lowercase: fold case, in addition to T5's normalization (NFKC, and control characters dropped).
       byte_fallback: 256 of the pieces are bytes, so that no character is unknown.
       character_coverage: share of the text's characters, the most frequent first, that become
         pieces; 0.98 to 1. The others are unknown, or bytes.
       sample_bytes: the most text to train on, which takes about 25 times that in memory.
       seed: decides which sentences make the sample.
-      overwrite: replace a model that is there already.
+      overwrite: replace a model that exists already.
 
     Returns:
       The path of the .model file.
 
     Raises:
-      FileExistsError: the model is there already.
+      FileExistsError: the model exists already.
       ValueError: settings that cannot work, input that cannot be read (jsonl.JsonlError), or no
         text in it. Then nothing is written.
     """
@@ -110,7 +110,7 @@ def train_byte_level_bpe(
     text_key: str = "text",
     overwrite: bool = False,
 ) -> Path:
-    """Trains byte-level BPE as RoBERTa has it, with Hugging Face's tokenizers. Says what it does.
+    """Trains byte-level BPE as RoBERTa has it, with Hugging Face's tokenizers. Prints what it does.
 
     The corpus may be larger than memory, its different words may not. The same corpus and settings give the same
     bytes. A corpus that cannot carry `vocab_size` pieces gives fewer.
@@ -120,21 +120,21 @@ def train_byte_level_bpe(
       output: a folder, where tokenizer.json and tokenizer_config.json are written, for
         AutoTokenizer.from_pretrained as for `vocabularies.byte_level_bpe`.
       vocab_size: ids, the 5 special ones and the 256 bytes included; RoBERTa has 50265.
-      min_frequency: how often two pieces must stand side by side to become one.
+      min_frequency: how often two pieces must occur side by side to become one.
       text_key: the key of a JSONL row that holds its text.
-      overwrite: replace a tokenizer that is there already.
+      overwrite: replace a tokenizer that exists already.
 
     Returns:
       The path of tokenizer.json.
 
     Raises:
-      FileExistsError: the tokenizer is there already.
+      FileExistsError: the tokenizer exists already.
       ValueError: settings that cannot work, input that cannot be read (jsonl.JsonlError), or no text in it. Then
         nothing is written.
     """
     path = Path(output) / "tokenizer.json"
     if path.exists() and not overwrite:
-        raise FileExistsError(f"{path}: there already, and runs may depend on it. Pass another output, or overwrite")
+        raise FileExistsError(f"{path}: exists already, and runs may depend on it. Pass another output, or overwrite")
     if vocab_size < bpe.SMALLEST or min_frequency < 1:
         raise ValueError(
             f"vocab_size is {vocab_size} and min_frequency {min_frequency}; the special ids and the bytes alone are "
@@ -154,7 +154,7 @@ def train_byte_level_bpe(
 
 def _check_settings(output: Path, vocab_size: int, model_type: str, character_coverage: float, overwrite: bool) -> None:
     if output.exists() and not overwrite:
-        raise FileExistsError(f"{output}: there already, and runs may depend on it. Pass another output, or overwrite")
+        raise FileExistsError(f"{output}: exists already, and runs may depend on it. Pass another output, or overwrite")
     if vocab_size < 4:
         raise ValueError(f"vocab_size is {vocab_size}; pad, eos and unk alone are 3. T5 has 32000")
     if model_type not in ("unigram", "bpe"):
@@ -173,7 +173,7 @@ def _texts(inputs: jsonl.Files, text_key: str) -> Iterator[str]:
 
 
 def _lines(path: str) -> Iterator[str]:
-    """A text file's lines; one of more than 1 Mi characters in parts, so that memory is bounded."""
+    """Yields a text file's lines; one of more than 1 Mi characters in parts, so that memory is bounded."""
     try:
         with io.TextIOWrapper(compressed.open_binary(path), encoding="utf-8-sig") as file:
             yield from iter(lambda: file.readline(1 << 20), "")
@@ -187,7 +187,7 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _sample(sentences: Iterable[str], sample_bytes: int, seed: int) -> list[str]:
-    """An even sample, in the corpus's order: every sentence draws a number, and the lowest stay."""
+    """Returns an even sample, in the corpus's order: every sentence draws a number, and the lowest stay."""
     rng = random.Random(seed)
     kept: list[tuple[float, int, str]] = []  # a heap of (-draw, position, sentence)
     bound = 1.0  # the lowest draw that had to go

@@ -51,7 +51,7 @@ def test_a_folder_appears_whole_and_replaces_none(tmp_path):
         (part / "config.json").write_text("{}")
         assert not target.exists()
     assert os.listdir(target) == ["config.json"]
-    with pytest.raises(FileExistsError, match="model: there already"), files.make_folder_whole(target):
+    with pytest.raises(FileExistsError, match="model: exists already"), files.make_folder_whole(target):
         pytest.fail("a folder that is there was given to write to")
     with pytest.raises(KeyError), files.make_folder_whole(tmp_path / "other") as part:
         (part / "half").write_text("")

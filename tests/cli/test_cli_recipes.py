@@ -25,7 +25,7 @@ def test_copies_a_recipe_and_overwrites_nothing(tmp_path, capsys):
     assert mine.read_text() == (TESTS.parent / "configs" / "byt5_tiny.gin").read_text()
     mine.write_text("precious")
     assert main(["recipes", "configs/byt5_tiny.gin", str(mine)]) == 1
-    assert mine.read_text() == "precious" and "is there already" in capsys.readouterr().err
+    assert mine.read_text() == "precious" and "exists already" in capsys.readouterr().err
     assert main(["recipes", "configs/nothing.gin"]) == 1
 
 

@@ -258,7 +258,7 @@ def test_a_second_run_keeps_and_half_a_pair_is_refused(tmp_path, capsys):
     assert corpora.prepare_text(["never looked at"], tmp_path, **options) == paths
     assert capsys.readouterr().out.count("already there") == 2
     paths["validation"].unlink()
-    with pytest.raises(corpora.CorpusError, match="text_train.jsonl is there, and a new file beside it"):
+    with pytest.raises(corpora.CorpusError, match="text_train.jsonl exists, and a new file next to it"):
         corpora.prepare_text([tmp_path / "a.txt"], tmp_path, **options)
     corpora.prepare_text([tmp_path / "a.txt"], tmp_path, overwrite=True, **options)
     assert {split: path.read_bytes() for split, path in paths.items()} == before
@@ -316,7 +316,7 @@ def test_inputs_that_cannot_be_meant(tmp_path):
     with pytest.raises(corpora.CorpusError, match="validation_fraction is 1.5"):
         corpora.prepare_text([tmp_path / "a.txt"], tmp_path, validation_fraction=1.5)
     corpora.prepare_text([tmp_path / "a.txt"], tmp_path, validation_fraction=0)
-    with pytest.raises(corpora.CorpusError, match="text_train.jsonl is input and output at once"):
+    with pytest.raises(corpora.CorpusError, match="text_train.jsonl is both input and output"):
         corpora.prepare_text([tmp_path], tmp_path, validation_fraction=0, overwrite=True)
 
 

@@ -191,7 +191,7 @@ def test_a_checkpoint_loads_without_its_model(make, state, tmp_path, lazy):
     embedding = loaded["target"]["token_embedder"]["embedding"]
     embedding = embedding.get() if lazy else embedding
     np.testing.assert_array_equal(embedding, state.params["token_embedder"]["embedding"].astype(jnp.bfloat16))
-    with pytest.raises(ValueError, match="is no T5X checkpoint"):
+    with pytest.raises(ValueError, match="is not a T5X checkpoint"):
         checkpoints.find_checkpoint(str(tmp_path), 5)
 
 
@@ -299,7 +299,7 @@ def test_without_a_model_dir_the_configuration_names_the_folder(make, state, tmp
 
 
 def test_not_a_checkpoint(make, tmp_path):
-    with pytest.raises(ValueError, match="is no T5X checkpoint"):
+    with pytest.raises(ValueError, match="is not a T5X checkpoint"):
         restore(make, str(tmp_path))
 
 

@@ -45,7 +45,7 @@ def test_a_missing_name_says_so_in_one_line(name):
     statement = f"from t5x.{module} import {attribute}" if module else f"import t5x.{attribute}"
     with pytest.raises(ImportError) as error:
         exec(statement, {})
-    expected = f"The embedded engine has no t5x.{name} ({MISSING[name]}); an installed google-research/t5x has."
+    expected = f"The embedded engine has no t5x.{name} ({MISSING[name]}); an installed google-research/t5x has it."
     assert str(error.value) == expected
 
 

@@ -121,5 +121,5 @@ def test_a_folder_in_use_refuses_both(corpus, tmp_path):
         processes = start_two(tmp_path, f"FILES={corpus}", f"MODEL_DIR={tmp_path}/run")
         statuses, output = wait_for(processes, tmp_path)
     assert statuses == [1, 1], output
-    assert "Another run, process" in output and "Process 0 could not have MODEL_DIR" in output
+    assert "Another run, process" in output and "Process 0 could not lock MODEL_DIR" in output
     assert not os.path.exists(tmp_path / "run" / "model-info.txt")

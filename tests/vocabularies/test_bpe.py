@@ -106,7 +106,7 @@ def test_what_is_refused(tmp_path, file):
     (tmp_path / "a.txt").write_text(PROSE)
     (tmp_path / "empty.txt").write_text(" \n\n")
     train = training.train_byte_level_bpe
-    with pytest.raises(FileExistsError, match="there already"):
+    with pytest.raises(FileExistsError, match="exists already"):
         train(tmp_path / "a.txt", file.removesuffix("tokenizer.json"))
     with pytest.raises(ValueError, match="bytes alone are 261"):
         train(tmp_path / "a.txt", tmp_path / "small", 260)
@@ -131,6 +131,6 @@ def test_the_command(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "270 ids" in out and f"TOKENIZER_FILE={tmp_path}/bpe/tokenizer.json" in out
     assert main([*command, "--model_type", "byte_level_bpe", "--lowercase"]) == 1
-    assert "--lowercase is no setting" in capsys.readouterr().err
+    assert "--lowercase is not a setting" in capsys.readouterr().err
     assert main([*command, "--min_frequency", "3"]) == 1
-    assert "--min_frequency is no setting" in capsys.readouterr().err
+    assert "--min_frequency is not a setting" in capsys.readouterr().err

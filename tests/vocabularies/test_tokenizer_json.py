@@ -198,8 +198,8 @@ def test_a_model_with_sentinels_of_its_own(text_file, tmp_path):
     [
         ({"model_type": "char"}, "it is neither unigram nor BPE"),
         ({"normalization_rule_name": "identity"}, "its normalization is 'identity', not nmt_nfkc"),
-        ({"remove_extra_whitespaces": False}, "it treats spaces otherwise"),
-        ({"add_dummy_prefix": False}, "it treats spaces otherwise"),
+        ({"remove_extra_whitespaces": False}, "it treats spaces differently"),
+        ({"add_dummy_prefix": False}, "it treats spaces differently"),
         ({"user_defined_symbols": "[X]"}, r"the piece '\[X\]' is of a kind"),
     ],
 )

@@ -250,7 +250,7 @@ def test_bad_input(tmp_path, name, content, settings, error):
 def test_a_model_is_not_overwritten_unasked(prose, tmp_path):
     path = training.train_sentencepiece(prose, tmp_path / "v", 300)
     before = path.read_bytes()
-    with pytest.raises(FileExistsError, match="v.model: there already"):
+    with pytest.raises(FileExistsError, match="v.model: exists already"):
         training.train_sentencepiece(prose, tmp_path / "v", 400)
     with pytest.raises(jsonl.JsonlError):
         training.train_sentencepiece(tmp_path / "none.jsonl", path, 400, overwrite=True)
@@ -286,7 +286,7 @@ def test_the_command_says_what_is_wrong(tmp_path, capsys):
     (tmp_path / "v.model").touch()
     assert main(["tokenizer", "train", "--input", "none.jsonl", "--output", str(tmp_path / "v")]) == 1
     error = capsys.readouterr().err
-    assert error.startswith(f"t5xpg: error: {tmp_path}/v.model: there already") and error.count("\n") == 1
+    assert error.startswith(f"t5xpg: error: {tmp_path}/v.model: exists already") and error.count("\n") == 1
 
 
 def test_a_vocabulary_on_another_machine_is_described_without_it():

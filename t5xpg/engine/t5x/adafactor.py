@@ -78,7 +78,7 @@ def standard_logical_factor_rules() -> FrozenDict:
 
 
 class HParamMap:
-    """Hyper parameters by parameter path: the first rule whose regular expression is found in it.
+    """Hyper parameters by parameter path: the first rule whose regular expression is found in the path decides.
 
     Args:
       rules: pairs (regular expression, value); paths look like "decoder/layers_0/mlp/wo/kernel".
@@ -95,12 +95,12 @@ class HParamMap:
         raise KeyError(f"no rule for parameter {key!r} among {patterns}; add (r'.*', default) at the end.")
 
     def __call__(self, params: Mapping) -> Mapping:
-        """Returns the values in the tree of `params`."""
+        """Returns the values as a tree like `params`."""
         return unflatten_like(params, {path: self[path] for path in flatten_paths(params)})
 
 
 class _AdafactorParamState(flax.struct.PyTreeNode):
-    """What is remembered of one parameter; what is not used has shape [1], as in T5X's checkpoints."""
+    """The optimizer state of one parameter; unused arrays have shape [1], as in T5X's checkpoints."""
 
     v_row: jax.Array  # factored second moment, averaged over the column dimensions
     v_col: jax.Array  # factored second moment, averaged over the row dimensions
@@ -328,9 +328,9 @@ class Adafactor(OptimizerDef):
     def _parse_rule(
         rule: FactorRule | None, shape: tuple[int, ...], path: str, fallback_to_heuristics: bool = True
     ) -> tuple[Axes, HeuristicRule | tuple[Axes, Axes] | None]:
-        """As _factorization, for this rule; HEURISTIC_RULE where it falls to `_factored_dims` to say.
+        """As _factorization, for this rule; HEURISTIC_RULE where `_factored_dims` decides.
 
-        It does so for one or two dimensions without BATCH, unless `fallback_to_heuristics` is False.
+        It decides for one or two dimensions without BATCH, unless `fallback_to_heuristics` is False.
         """
         everything = tuple(range(len(shape)))
         if rule is None:

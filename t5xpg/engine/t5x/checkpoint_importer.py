@@ -15,7 +15,7 @@ __getattr__ = missing_names("checkpoint_importer")
 
 
 class LazyArray:
-    """An array whose shape and dtype are known, and whose values are read by `get`, anew each time.
+    """An array whose shape and dtype are known, and whose values `get` reads, again at each call.
 
     Args:
       shape: its shape.

@@ -1,7 +1,7 @@
 """Saves and restores train states: `checkpoint_<step>/state/…`, and `dataset/…` where the data's position is kept.
 
-A checkpoint is written beside its final name and renamed when it is whole; `commit_success.txt` marks it so. All
-classes write this layout, which T5X writes by Orbax, and read it and the legacy one.
+A checkpoint is written next to its final name and renamed when it is whole; `commit_success.txt` marks it so. All
+classes write this layout, which T5X writes with Orbax, and read both it and the legacy one.
 """
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ class OrbaxCheckpointManagerInterface:
       restore_dtype: parameters are restored in it; None leaves them as stored.
       keep: how many checkpoints to keep, the latest, or the best ones besides the latest; None keeps all.
       period: steps between checkpoints, for `should_save`.
-      force_keep_period: checkpoints of its multiples are kept in any case.
+      force_keep_period: checkpoints at its multiples are always kept.
       metric_name_to_monitor: "<folder of event files>/<tag>", such as train/accuracy or training_eval/<task>/loss;
         with it the best checkpoints are kept rather than the latest.
       metric_mode: "max" or "min", whichever is better.
       keep_checkpoints_without_metrics: whether those without a value stay.
 
-    Deviations from T5X: the latest checkpoint stays in any case, as its SaveBestCheckpointer documents.
+    Deviations from T5X: the latest checkpoint is always kept, as its SaveBestCheckpointer documents.
     checkpoint_steps and keep_dataset_checkpoints, which T5X accepts and ignores here, are not accepted.
     """
 
@@ -209,7 +209,7 @@ class OrbaxCheckpointManagerInterface:
 
         Args:
           step: one of this folder's checkpoints; None for the latest.
-          path: a checkpoint anywhere, in the step's place.
+          path: a checkpoint anywhere, instead of a step.
           fallback_state: a state dict with the values of what the checkpoint lacks.
           state_transformation_fns: see RestoreStateTransformationFn.
 
@@ -263,10 +263,10 @@ class OrbaxCheckpointManagerInterface:
 
 
 class Checkpointer(OrbaxCheckpointManagerInterface):
-    """T5X's other interface to the same: saves at once, and names its folder and dtypes otherwise.
+    """T5X's other interface to the same checkpoints: `save` waits until they are written; the arguments differ.
 
     Args:
-      train_state, partitioner, dataset_iterator, keep, restore_dtype: as OrbaxCheckpointManagerInterface has them.
+      train_state, partitioner, dataset_iterator, keep, restore_dtype: as in OrbaxCheckpointManagerInterface.
       checkpoints_dir: the folder to save in; "" where there is nothing to save.
       save_dtype: parameters are stored in it.
       keep_dataset_checkpoints: accepted for T5X's callers; the data's position goes with its checkpoint.
@@ -377,7 +377,7 @@ class CheckpointManagerConstructor(Protocol):
 
 
 def find_checkpoint(path: str, step: int | None = None) -> str:
-    """Returns the checkpoint_<step> folder that is meant.
+    """Returns the checkpoint_<step> folder that `path` and `step` name.
 
     Args:
       path: the folder itself, the index file of a legacy one, or a folder of checkpoints.
@@ -386,7 +386,7 @@ def find_checkpoint(path: str, step: int | None = None) -> str:
     Raises:
       ValueError: there is no such checkpoint.
 
-    Deviation from T5X: it returns the index file, and so finds legacy checkpoints only.
+    Deviation: T5X's returns the index file, and so finds legacy checkpoints only.
     """
     path = os.fspath(path)
     if os.path.isdir(path):

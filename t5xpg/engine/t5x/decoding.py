@@ -84,7 +84,7 @@ TokensToLogits = Callable[[DecodingState], tuple[jax.Array, Cache]]
 
 @struct.dataclass
 class SamplingLoopState:
-    """What goes around the sampling loop, and what the callbacks see; `rows` is batch * num_decodes."""
+    """The state of the sampling loop, which the callbacks see; `rows` is batch * num_decodes."""
 
     step: jax.Array  # int32 [], how many steps were made
     cur_index: jax.Array  # int32 [rows], the position of the current token
@@ -121,18 +121,18 @@ def temperature_sample(
     """Samples `num_decodes` sequences per example, each on its own; the module docstring has the rest.
 
     T5X draws the same noise for every row when temperatures are given per example; here rows are independent. T5X
-    refuses more `max_decode_steps` than fit; here a sequence ends with its room.
+    refuses more `max_decode_steps` than fit; here a sequence ends at the end of its row.
 
     `temperature`, `topk`, `topp` and `max_decode_steps` may be traced, so that one compiled function serves them all.
 
     Args:
       decode_rng: a JAX key; None is key 0.
       temperature: divides the logits; a number, or float32 [batch]. Up to 1e-4 the likeliest token is taken.
-      topk: sample among so many likeliest tokens, and those as likely as the last of them; 0 is all, 1 is greedy.
+      topk: sample among this many likeliest tokens, and those as likely as the last of them; 0 is all, 1 is greedy.
       topp: sample among the fewest likeliest tokens that hold this share of the probability; 0 is all.
       initial_index: int32 [batch], the position of the last prompt token, the cache holding all before it.
       max_decode_steps: how many tokens to decode after the prompt at most.
-      max_decode_steps_hard_limit: what `max_decode_steps`, where given, is cut to; nothing, where it is not positive.
+      max_decode_steps_hard_limit: upper limit of a `max_decode_steps` that is given; not positive is no limit.
       rescale_log_probs: whether scores are of the distribution sampled from, after temperature, topk and topp (all
         0 when greedy), or of the model's own.
       state_callback_fn: called before each step and on the last state; returns the state to go on from. Tokens that it
@@ -185,7 +185,7 @@ def temperature_sample(
 
 
 def _sample_step(state: SamplingLoopState, *, score_next, draw, eos_id, limit, prompts) -> SamplingLoopState:
-    """Decodes one token per row, or takes the one that stands there; a row ends with EOS or at its `limit` [rows].
+    """Decodes one token per row, or takes the one that is already there; a row ends with EOS or at its `limit` [rows].
 
     An EOS of the `prompts` [rows, length + 1] does not end a row, but one that a callback wrote does.
     """
@@ -242,7 +242,7 @@ def _log_prob(logits: jax.Array, token: jax.Array) -> jax.Array:
 
 
 class BeamState(struct.PyTreeNode):
-    """What goes around the beam search loop; beams are in increasing order of their scores."""
+    """The state of the beam search loop; beams are in increasing order of their scores."""
 
     cur_index: jax.Array  # int32 [batch], the position of the current tokens
     live_seqs: jax.Array  # int32 [batch, beams, length + 1], prompts and what was decoded so far
@@ -277,13 +277,13 @@ def beam_search(
 ) -> tuple[jax.Array, jax.Array]:
     """Searches for the `num_decodes` best sequences with as many beams; the module docstring has the rest.
 
-    The score of a sequence is the sum of its tokens' log probabilities divided by `brevity_penalty`. An example of
+    The score of a sequence is the sum of its tokens' log probabilities divided by `brevity_penalty`. An example in
     which nothing ended within the length returns its live sequences, with their plain log probabilities. Beams
     that hold nothing score -1e7.
 
-    T5X takes an EOS that it reads in a prompt for the end, and lets examples with longer prompts (`initial_index`)
-    search past the length, as long as the others need, to cut what it finds there; neither is so here. `min_log_prob`
-    ends each example by itself, T5X's all of them once none passes.
+    Deviations: T5X takes an EOS in a prompt for the end, and lets examples with longer prompts (`initial_index`) search
+    past the length while the others need it, then cuts what it finds there; this function does neither. Here
+    `min_log_prob` ends each example on its own; in T5X it ends all of them once none passes.
 
     Args:
       alpha: how strongly short sequences are penalized; 0 is not at all.
@@ -347,8 +347,8 @@ def _score_next(state: BeamState, tokens_to_logits: TokensToLogits) -> tuple[jax
 def _grow(state: BeamState, log_probs: jax.Array, eos_id: int) -> Candidates:
     """Extends the live sequences by one token.
 
-    A live sequence can end in one way only, so among twice as many extensions enough are left that go on. Inside a
-    prompt there is one way to go on, and one sequence goes it, with nothing counted.
+    A live sequence can end in one way only, so of twice as many extensions enough are left that go on. Inside a
+    prompt there is only one way to go on; one sequence takes it, with log probability 0.
     """
     batch, size, vocab = log_probs.shape
     totals = (state.live_logprobs[:, :, None] + log_probs).reshape(batch, size * vocab)

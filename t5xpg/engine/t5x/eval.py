@@ -38,10 +38,10 @@ def evaluate(
     fallback_init_rng: int | None = None,
     use_orbax: bool = True,
 ) -> None:
-    """Evaluates checkpoints on a task's own metrics, by what the model generates.
+    """Evaluates what the model of each checkpoint generates, with a task's own metrics.
 
-    Writes inference_eval/<task>-metrics.jsonl and <task>-<step>.jsonl, TensorBoard's files beside them, and the
-    paths of the checkpoints that are done to eval.<task>.ckpt.
+    Writes inference_eval/<task>-metrics.jsonl and <task>-<step>.jsonl, TensorBoard's files next to them, and the
+    paths of the evaluated checkpoints to eval.<task>.ckpt.
 
     Args:
       model: what to evaluate.
@@ -60,7 +60,7 @@ def evaluate(
       use_orbax: accepted for T5X's gin files.
 
     Raises:
-      ValueError: there is no checkpoint, or the task has no metrics or not that split.
+      ValueError: there is no checkpoint, or the task has no metrics or no such split.
     """
     os.makedirs(output_dir, exist_ok=True)
     import_task_module(dataset_cfg.module)
@@ -117,7 +117,7 @@ def evaluate(
 
 
 def checkpoints_to_evaluate(cfg: RestoreCheckpointConfig, done_file: str) -> list[str]:
-    """Returns the checkpoints of `cfg`, oldest first; of "all", those that `done_file` does not name."""
+    """Returns the checkpoints of `cfg`, oldest first; with mode "all", those that `done_file` does not name."""
     paths = cfg.checkpoint_paths()
     if not paths:
         raise ValueError(f"There is no finished checkpoint in {cfg.path} (RestoreCheckpointConfig.path).")
@@ -126,7 +126,7 @@ def checkpoints_to_evaluate(cfg: RestoreCheckpointConfig, done_file: str) -> lis
     done = read_done(done_file)
     left = [path for path in paths if path not in done]
     if len(left) < len(paths):
-        console.say(f"{len(paths) - len(left)} of {len(paths)} checkpoints are evaluated already ({done_file})")
+        console.say(f"{len(paths) - len(left)} of {len(paths)} checkpoints have been evaluated already ({done_file})")
     return left
 
 

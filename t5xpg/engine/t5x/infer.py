@@ -63,7 +63,7 @@ def infer(
 ) -> None:
     """Predicts or scores every example of a task, or of each task of a mixture, into files.
 
-    The result is `<task>-<mode>.<extension>-<shard>-of-<shards>`, with an empty file `….COMPLETED` beside it.
+    The result is `<task>-<mode>.<extension>-<shard>-of-<shards>`, with an empty file `….COMPLETED` next to it.
 
     Args:
       mode: "predict" decodes targets, "score" gives the log likelihood of given ones, "predict_with_aux" decodes
@@ -73,24 +73,24 @@ def infer(
       restore_checkpoint_cfg: the checkpoint.
       partitioner: partitioning.PjitPartitioner.
       output_dir: where everything is written.
-      checkpoint_period: batches of a chunk, the work that can be lost.
+      checkpoint_period: batches of a chunk, the most work that can be lost.
       shard_id, num_shards: which part of the examples this run infers.
       merge_chunked_results: whether to merge the chunks into the result; they stay in tmp-<task>-… otherwise.
       write_fn: (path, inferences, examples, mode, vocabulary) -> None, writes a chunk.
-      checkpoint_ds_iter: accepted for T5X's gin files, which store the place in the data with it; a resumed run
-        here reads past the examples that are done.
+      checkpoint_ds_iter: accepted for T5X's gin files, where it stores the place in the data; a resumed
+        run here reads past the examples that are done.
       train_state_initializer_cls: replaces initialization.TrainStateInitializer.
       fallback_init_rng: a seed for parameters that the checkpoint lacks, where restoring may fall back to scratch.
       merge_fn: (output_dir, name of the result, chunk_dir, step) -> None.
       summarize_config_fn: (model_dir=, summary_writer=, step=) -> None, writes the configuration.
       verify_matching_vocabs_fn: (dataset config, model) -> None, raises where vocabularies differ.
-      output_vocab_feature_name: the task's feature whose vocabulary makes text of predictions.
+      output_vocab_feature_name: the task's feature whose vocabulary decodes predictions.
       file_extension: of the result.
       keep_aux_as_numpy: leave auxiliary values as arrays for write_fn.
       use_orbax: accepted for T5X's gin files.
 
     Raises:
-      ValueError: the mode is unknown, there is not one checkpoint, or the split has no example.
+      ValueError: the mode is unknown, there is not exactly one checkpoint, or the split has no example.
     """
     check_arguments(mode, shard_id, num_shards)
     os.makedirs(output_dir, exist_ok=True)
@@ -155,7 +155,7 @@ def create_task_from_tfexample_file(
       task_id: the task is named infer_<task_id>; by default a hash of the files and keys.
 
     Raises:
-      ValueError: there is no such file, or another file_type.
+      ValueError: there is no such file, or the file_type is unknown.
     """
     if file_type != "tfrecord":
         raise ValueError(f"file_type is {file_type!r}; only 'tfrecord' can be read.")
@@ -208,7 +208,7 @@ class InferenceData:
         self._chunk_size = checkpoint_period * cfg.batch_size
 
     def plan(self) -> dict:
-        """What decides which examples a chunk holds, and what they are."""
+        """Returns the settings that decide which examples a chunk holds, and how they look."""
         cfg = self._cfg
         return {
             "split": cfg.split,
@@ -261,7 +261,7 @@ class ChunkRunner:
         self._bar.update(count)
 
     def run(self, task: seqio.Task, data: InferenceData, files: ShardFiles, plan: dict, write_fn, vocabulary) -> int:
-        """Infers the chunks that are not finished; returns how many examples these were."""
+        """Infers the chunks that are not finished; returns how many examples they had."""
         done = self._start(files, plan)
         written, count = None, 0
         with ThreadPoolExecutor(max_workers=1) as pool, console.counter(f"infer {task.name}") as self._bar:
@@ -272,7 +272,7 @@ class ChunkRunner:
                 count += len(outputs)
                 if jax.process_index() == 0:
                     if written is not None:
-                        written.result()  # raises what went wrong there
+                        written.result()  # raises the error of the write
                     arguments = (files.chunk(index), (outputs, aux), examples, self._mode, vocabulary)
                     written = pool.submit(write_chunk, write_fn, *arguments)
             if written is not None:

@@ -1,4 +1,4 @@
-"""Training, inference and evaluation on examples typed by hand, as T5X's tutorials do it in a notebook."""
+"""Training, inference and evaluation on examples typed by hand, as in T5X's notebook tutorials."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class InteractiveModel:
     """A model with its trainer and checkpoints.
 
     It starts from the checkpoint it is given, else from the latest in `output_dir`, else from scratch, and saves one
-    after every step, in Orbax's layout, where T5X writes its older one. T5X's random numbers are those of
-    `use_hardware_rng`, and these are the same.
+    after every step, in Orbax's layout, where T5X writes its older one. Random numbers are those of
+    `use_hardware_rng`, as in T5X.
 
     An example is a text, the input, or {"input": …, "target": …}.
 
@@ -239,7 +239,7 @@ class InteractiveModel:
           num_steps: how many times to go round.
           eval_period: see above.
           train_batches: trained on in turns; T5X stops early where num_steps is not a multiple of their number.
-            Without any nothing is trained.
+            Without any, nothing is trained.
           predict_batches, score_batches, eval_batches: gone through each time. Each may be a single batch.
           metrics_fns: for `evaluate`.
 
@@ -273,19 +273,19 @@ class InteractiveModel:
     def infer_with_preprocessors(
         self, mode: InferenceType, examples: Sequence[Example], preprocessors: Preprocessors, **inference_kwargs
     ) -> tuple[list[tuple[dict, Any]], dict[str, list]]:
-        """Predicts or scores, on what preprocessors make of the examples.
+        """Predicts or scores the preprocessed examples.
 
         Args:
           mode: which of the two.
           examples: any number.
-          preprocessors: as of `train_step_with_preprocessors`.
+          preprocessors: as in `train_step_with_preprocessors`.
           **inference_kwargs: further arguments of the model's predict_batch_with_aux or score_batch.
 
         Returns:
-          ([(the example's features, prediction as bytes or score)], {name: a value of each example}).
+          ([(the example's features, prediction as bytes or score)], {name: a value for each example}).
 
         Raises:
-          ValueError: another mode.
+          ValueError: the mode is unknown.
         """
         infer_fn = self._infer_fn(mode, inference_kwargs)
         batches = tf.data.Dataset.zip(self._datasets(examples, preprocessors)).padded_batch(self._batch_size)
@@ -339,14 +339,14 @@ class InteractiveModel:
         metric_fns: Sequence[Callable],
         postprocessor: Callable | None = None,
     ) -> dict[str, Any]:
-        """Returns {metric: value} of what the model predicts, or scores, for the examples.
+        """Returns {metric: value} of the model's predictions, or scores, for the examples.
 
         Args:
           examples: with targets.
-          preprocessors: as of `train_step_with_preprocessors`; they keep "targets_pretokenized".
+          preprocessors: as in `train_step_with_preprocessors`; they keep "targets_pretokenized".
           metric_fns: (targets, predictions), (targets, predictions, aux_values) or (targets, scores) -> {name: value}.
-          postprocessor: (text, example=features, is_target=bool) -> what the metrics take, as of a seqio.Task. Here
-            predictions go through it as well, and targets are texts; on T5X targets alone, as bytes.
+          postprocessor: (text, example=features, is_target=bool) -> what the metrics take, as in a seqio.Task. Here
+            predictions go through it too, and targets are texts; on T5X only targets do, as bytes.
 
         Raises:
           ValueError: a metric function takes other arguments, or two give the same name.

@@ -1,7 +1,7 @@
-"""Training and evaluation metrics: what T5X adds to clu.metrics, and the metrics of a batch under T5X's names.
+"""Training and evaluation metrics: T5X's additions to clu.metrics, and the metrics of a batch under T5X's names.
 
-A metric is a flax dataclass of partial sums: made on device for one batch, merged over batches, computed at the
-end. Two numbers are known only then and set on the host: the seconds that passed (`Time`) and the steps taken
+A metric is a flax dataclass of partial sums: made on the device for one batch, merged over batches, computed at
+the end. Two numbers are known only then and are set on the host: the seconds that passed (`Time`) and the steps taken
 (`Step`; merging microbatches would count each of them).
 """
 
@@ -177,7 +177,7 @@ def set_step_metrics_num_steps(metrics, num_steps: int):
 
 
 def create_metrics_dict(float_metrics_dict: Mapping[str, Scalar]) -> MetricsMap:
-    """Makes a `Sum` of every number."""
+    """Turns every number into a `Sum`."""
     return {name: Sum(total=value) for name, value in float_metrics_dict.items()}
 
 

@@ -211,7 +211,7 @@ class EncoderDecoderModel(BaseTransformerModel):
         decoder_input_tokens: jax.Array,
         prefill_decoder_prompt: bool = False,
     ) -> tuple[Any, jax.Array | None]:
-        """Returns the key-value cache to decode from, and where to.
+        """Returns the key-value cache to decode with, and where to start.
 
         Args:
           params: the parameters.
@@ -286,9 +286,9 @@ class EncoderDecoderModel(BaseTransformerModel):
 
 
 class DecoderOnlyModel(BaseTransformerModel):
-    """A language model; with inputs as well as targets, their concatenation, of which it learns the targets.
+    """A language model; given inputs as well as targets, it reads both in a row and learns the targets.
 
-    Subclasses may override the methods that they may of EncoderDecoderModel.
+    Subclasses may override the same methods as those of EncoderDecoderModel.
 
     Args (beyond BaseTransformerModel's):
       vocabulary: of inputs and targets.
@@ -443,6 +443,6 @@ class DecoderOnlyModel(BaseTransformerModel):
 
 @jax.vmap
 def remove_prefix(sequence: jax.Array, prefix_length: jax.Array) -> jax.Array:
-    """Drops the first prefix_length [batch] ids of sequences [batch, …, length], with zeros at the end instead."""
+    """Drops the first prefix_length [batch] ids of sequences [batch, …, length], and puts zeros at the end."""
     position = lax.broadcasted_iota(jnp.int32, sequence.shape, sequence.ndim - 1)
     return jnp.roll(jnp.where(position < prefix_length, 0, sequence), -prefix_length, axis=-1)

@@ -4,7 +4,7 @@
 and `chain` combines transformations. Their learning rate, a number or a schedule, is optax's own; the trainer's
 learning_rate_fn does not reach them.
 
-T5X also wraps amos, from jestimator, which is on no package registry; it is left out here.
+T5X also wraps amos, from jestimator, which is not on any package registry; it is left out here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __getattr__ = missing_names("optimizers")
 
 @flax.struct.dataclass
 class OptimizerState:
-    """The step (int32 scalar) and what the optimizer remembers of each parameter."""
+    """The step (int32 scalar) and the optimizer's state for each parameter."""
 
     step: Any
     param_states: Any
@@ -120,7 +120,7 @@ class _OptaxHyperParams:
 
 
 class OptaxWrapper(OptimizerDef):
-    """Makes an optimizer definition of an optax.GradientTransformation."""
+    """Turns an optax.GradientTransformation into an optimizer definition."""
 
     def __init__(self, optax_optimizer: optax.GradientTransformation):
         super().__init__(_OptaxHyperParams())

@@ -4,7 +4,7 @@ One code path serves one device, many devices and many processes. Parameters and
 axis names ("embed", "mlp", …); a priority-ordered list of rules maps each name to a mesh axis or to None
 (replicated); XLA's partitioner does the rest.
 
-`BasePartitioner` is what the trainer, checkpoints and inference ask of a partitioner; `BasePjitPartitioner` does it
+`BasePartitioner` is what the trainer, checkpoints and inference need from a partitioner; `BasePjitPartitioner` does it
 with jax.jit; `PjitPartitioner` adds the rules, and is the one to use.
 """
 
@@ -58,15 +58,15 @@ def global_mesh_defined() -> bool:
 
 
 def with_sharding_constraint(x, axis_resources):
-    """Returns the arrays of `x`, divided over the mesh axes that a PartitionSpec names; as they are without a mesh.
+    """Returns the arrays of `x`, divided over the mesh axes that a PartitionSpec names; unchanged without a mesh.
 
-    Deviation from T5X: there it does nothing on CPUs; here they are devices as any other.
+    Deviation: T5X's does nothing on CPUs; here they are devices like any other.
     """
     return jax.lax.with_sharding_constraint(x, axis_resources) if global_mesh_defined() else x
 
 
 def host_local_array_to_global_array(arr_tree, mesh: Mesh, pspecs):
-    """Makes global arrays of each process's part; `pspecs` is a tree of PartitionSpec, None for replicated."""
+    """Makes global arrays from each process's part; `pspecs` is a tree of PartitionSpec, None for replicated."""
     pspecs = jax.tree.map(lambda x: PartitionSpec() if x is None else x, pspecs, is_leaf=lambda x: x is None)
     return multihost_utils.host_local_array_to_global_array(arr_tree, mesh, pspecs)
 
@@ -81,14 +81,14 @@ def default_mesh(
     """Returns all devices as [data, model], or as [replica, data, model] when both mesh shapes are given.
 
     Args:
-      num_partitions: devices that share one copy of the model (the mesh's `model` axis). On CPUs, the most of it that
-        there are devices for: a recipe made for a pod runs on a laptop.
+      num_partitions: devices that share one copy of the model (the mesh's `model` axis). On CPUs it is lowered to a
+        divisor that there are devices for: a recipe made for a pod runs on a laptop.
       model_parallel_submesh: alternative to num_partitions, a TPU tile (x, y, z, core). Its size is what counts here:
         JAX itself places the mesh on the hardware, where T5X does so by hand.
       backend: restricts the mesh to devices of that backend.
       ici_mesh_shape, dcn_mesh_shape: (replica, data, model) within and across slices or hosts.
 
-    Deviation from T5X: it ignores num_partitions on CPUs and shards every model over all of a host's.
+    Deviation: T5X ignores num_partitions on CPUs and shards every model over all CPUs of a host.
     """
     devices = jax.devices(backend)
     platform = devices[0].platform
@@ -186,7 +186,7 @@ class BasePartitioner(abc.ABC):
 
     Subclasses give `mesh`, `partition`, `compile` and `get_mesh_axes`; they may override the rest.
 
-    Args: as of `default_mesh`, and
+    Args: as in `default_mesh`, and
       params_on_devices: accepted for T5X's gin files; parameters always live on the devices.
     """
 
@@ -224,13 +224,13 @@ class BasePartitioner(abc.ABC):
 
     @property
     def data_mesh_size(self) -> int:
-        """Over how many devices a batch is divided."""
+        """The number of devices that a batch is divided over."""
         axes = (self._data_axis,) if isinstance(self._data_axis, str) else self._data_axis
         return math.prod(self.mesh.shape[axis] for axis in axes or ())
 
     @property
     def data_shards(self) -> int:
-        """Into how many host shards a batch is divided: processes that hold the same rows read the same one."""
+        """The number of host shards of a batch: processes that hold the same rows read the same one."""
         return len(set(self._batch_rows_by_process.values()))
 
     @property
@@ -241,7 +241,7 @@ class BasePartitioner(abc.ABC):
 
     @cached_property
     def _batch_rows_by_process(self) -> dict[int, tuple[int, ...]]:
-        """Which rows of a batch with one for each data shard lie on devices of each process."""
+        """{process: the rows on its devices} of a batch with one row for each data shard."""
         sharding = NamedSharding(self.mesh, self.data_partition_spec)
         rows: dict[int, set[int]] = {}
         indices = sharding.devices_indices_map((self.data_mesh_size,))
@@ -264,7 +264,7 @@ class BasePartitioner(abc.ABC):
         return DataLayout(batch_size, self.data_shard_id, self.data_shards, readers[0] == jax.process_index())
 
     def shard_batch(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Makes global arrays of this process's share of a batch, {name: [batch / num_shards, …]}."""
+        """Makes global arrays from this process's share of a batch, {name: [batch / num_shards, …]}."""
         sharding = NamedSharding(self.mesh, self.data_partition_spec)
         return {k: jax.make_array_from_process_local_data(sharding, np.asarray(v)) for k, v in batch.items()}
 
@@ -277,7 +277,7 @@ class BasePartitioner(abc.ABC):
         )
 
     def move_params_to_devices(self, train_state: TrainState, train_state_axes: TrainState) -> TrainState:
-        """Returns a state of arrays, of one process's NumPy ones too, where `train_state_axes` (specs) says."""
+        """Returns a state whose arrays, NumPy or JAX, are placed as `train_state_axes` (PartitionSpec leaves) says."""
         place = self.partition(lambda state: state, (train_state_axes,), train_state_axes, donate_argnums=(0,))
         return place(train_state)
 
@@ -297,7 +297,7 @@ class BasePartitioner(abc.ABC):
 
     @abc.abstractmethod
     def compile(self, partitioned_fn: PartitionedCallable, *args) -> CompiledPartitionedCallable:
-        """Returns the function compiled for arguments of these shapes; itself where that cannot be done."""
+        """Returns the function compiled for arguments of these shapes; itself if it cannot be compiled."""
 
 
 class BasePjitPartitioner(BasePartitioner):
@@ -336,7 +336,7 @@ class BasePjitPartitioner(BasePartitioner):
 class PjitPartitioner(BasePjitPartitioner):
     """Partitions by logical axis rules.
 
-    Args: as of `BasePartitioner`, and
+    Args: as in `BasePartitioner`, and
       logical_axis_rules: (logical axis, mesh axis or None), the first of a name first; see
         standard_logical_axis_rules. Batches are divided as "batch" is.
     """

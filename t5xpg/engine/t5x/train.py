@@ -1,7 +1,7 @@
 """The training program: `python -m t5x.train --gin_file=… --gin.MODEL_DIR=…`, and `train` for Python.
 
-The order of a round is: train up to the next stop, save, evaluate. What there is to evaluate has then been
-saved, and an evaluation that fails loses nothing.
+The order of a round is: train up to the next stop, save, evaluate. What is evaluated has then been saved,
+and an evaluation that fails loses nothing.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ def train(
       use_hardware_rng: fast random bits that depend on hardware and sharding.
       summarize_config_fn: (model_dir, summary writer, step) -> None, writes the configuration.
       inference_evaluator_cls: seqio.Evaluator with its loggers bound.
-      get_dataset_fn, train_eval_get_dataset_fn: replace SeqIO's way to data.
+      get_dataset_fn, train_eval_get_dataset_fn: replace SeqIO as the source of data.
       concurrent_metrics: whether training goes on while decoded text is scored. INFER_EVAL actions wait for the
         scores all the same; T5X leaves these actions out.
-      actions: {"TRAIN" | "TRAIN_EVAL" | "INFER_EVAL": actions to run after such a round}.
+      actions: {"TRAIN" | "TRAIN_EVAL" | "INFER_EVAL": the actions to run after such a round}.
       run_eval_before_training: whether to evaluate first.
       train_state_initializer_cls: replaces initialization.TrainStateInitializer.
       use_orbax: accepted for T5X's gin files; checkpoints are always written by Orbax.
@@ -170,7 +170,7 @@ class TrainingRun:
         self._loss_watch = loss_watch.LossWatch()
 
     def decode_with(self, evaluator: evaluation.InferenceEvaluator, train_state_axes, concurrent: bool) -> None:
-        """Makes evaluations decode too; unless `concurrent`, training waits until what was decoded is scored."""
+        """Makes evaluations decode too; unless `concurrent`, training waits for the scores."""
         self._decode = functools.partial(evaluator.evaluate, train_state_axes=train_state_axes)
         self._waits_for_metrics = not concurrent or bool(self._actions.get(trainer_lib.ActionMode.INFER_EVAL))
 
@@ -185,7 +185,7 @@ class TrainingRun:
         if evaluate_first:
             self._evaluate(step)
         if step == schedule.total_steps:
-            console.say(f"Nothing to train: {self._model_dir} is at step {step} already, as TRAIN_STEPS asks.")
+            console.say(f"Nothing to train: {self._model_dir} is already at step {step}, as TRAIN_STEPS asks.")
             return step, trainer.train_state
         if schedule.save_period:
             self._save(step)
@@ -221,7 +221,7 @@ class TrainingRun:
                     self._save(step)
                 if schedule.evaluates_at(step) and not received:
                     self._evaluate(step)
-            if trainer.stop_training:  # what an evaluation or a signal during it stopped may not be saved yet
+            if trainer.stop_training:  # an evaluation, or a signal during it, may have stopped training before a save
                 self._save(step)
         self._report_end(step, step - first, time.time() - started, received)
         return step, trainer.train_state
@@ -242,7 +242,7 @@ class TrainingRun:
 
     @contextlib.contextmanager
     def _saving_if_preempted(self):
-        """Saves what was trained when the trainer or its data raise PreemptionError, which goes on."""
+        """Saves the state when the trainer or its data raise PreemptionError, and raises it again."""
         try:
             yield
         except trainer_lib.PreemptionError:
@@ -333,7 +333,7 @@ def make_manager(cfg: SaveCheckpointConfig | None, model_dir: str, train_iter, i
 
 
 def describe_run(model_dir: str, initializer, partitioner, cfg: datasets.DatasetConfig) -> None:
-    """Writes model-info.txt, says what is about to be trained, on what, and raises ValueError if it cannot fit."""
+    """Writes model-info.txt, says what is about to be trained and on what; raises ValueError if it cannot fit."""
     shape = initializer.global_train_state_shape
     initialization.check_divisible(initializer, partitioner.mesh)
     utils.log_model_info(os.path.join(model_dir, "model-info.txt"), shape, partitioner)

@@ -32,7 +32,7 @@ EMPTY_DICT = freeze({})
 
 @runtime_checkable
 class TrainState(Protocol):
-    """What the trainer, the partitioner and checkpoints ask of a state; a class that has it all need not inherit.
+    """What the trainer, the partitioner and checkpoints need from a state; a class that has it all need not inherit.
 
     Every method returns a new state. `state_dict` gives what a checkpoint holds, as nested plain dicts {"target": …,
     "state": {"step": …, "param_states": …}, ["flax_mutables": …]}, and `restore_state` takes it. `as_logical_axes`
@@ -201,7 +201,7 @@ def with_mutables(state_dict: dict, flax_mutables: FrozenDict) -> dict:
 def split_variables(variables: Mapping) -> tuple:
     """Splits a model's variables into (params, params_axes, mutables, mutables_axes).
 
-    A collection `x_axes` holds the axis names of collection `x`; every parameter must have some where its
+    A collection `x_axes` holds the axis names of collection `x`; every parameter must have some if its
     collection has any.
     """
     for name in variables:

@@ -83,7 +83,7 @@ class BaseTrainer(abc.ABC):
 
     Attributes:
       train_state: the state after the last step that was dispatched.
-      stop_training: set it to end `train` after the step in hand.
+      stop_training: set it to end `train` after the current step.
       on_step: called after each training step is dispatched, with the number of finished steps and that step's
         metrics, which may not be computed yet.
     """
@@ -170,9 +170,9 @@ class BaseTrainer(abc.ABC):
         self.train_metrics_manager.write_scalar("timing/compilation_seconds", seconds, int(self.train_state.step))
 
     def compile_eval(self, batches: Mapping[str, BatchType]) -> None:
-        """Compiles the eval step for batches of these shapes, {dataset: batch}, once for those of one shape.
+        """Compiles the eval step for batches of these shapes, {dataset: batch}, once per shape.
 
-        Without it the step is compiled when it first gets a batch of a new shape.
+        Without this, the step is compiled when it first gets a batch of a new shape.
         """
         for name, batch in batches.items():
             tick = _time()
@@ -190,7 +190,7 @@ class BaseTrainer(abc.ABC):
     def eval(self, batch_iters: Mapping[str, Iterator[BatchType]]) -> dict[str, MetricValueMapType]:
         """Evaluates each dataset with teacher forcing; returns {dataset: {metric: value}} and writes them.
 
-        `batch_iters` yield this process's share of batches as numpy arrays.
+        The iterators yield this process's share of each batch as NumPy arrays.
         """
         summaries = {}
         for name, batches in batch_iters.items():
@@ -329,7 +329,7 @@ def accumulate_grads_microbatched(
     """Returns (gradients, metrics, flax_mutables or None), summed over microbatches.
 
     `data_partition_spec` keeps each microbatch divided among the devices as the whole batch is. Models whose train
-    state holds flax mutables take them as loss_fn's last argument and return them beside their metrics.
+    state holds flax mutables take them as loss_fn's last argument and return them along with their metrics.
     """
     grad_fn = jax.value_and_grad(model.loss_fn, has_aux=True)
 

@@ -115,7 +115,7 @@ def get_dataset(
     check_batch_size(cfg.batch_size, num_shards)
     seed = cfg.seed
     if seed is None:
-        # One seed for all processes, or they would not agree on what is whose share.
+        # One seed for all processes, or they would not agree on their shares.
         seed = int(multihost_utils.broadcast_one_to_all(np.int32(time.time())))
     return get_dataset_inner(cfg, seqio.ShardInfo(shard_id, num_shards), feature_converter_cls, seed, num_epochs)
 
@@ -257,12 +257,12 @@ def override_params_axes_names(
 
 
 def set_hardware_rng_ops() -> None:
-    """Makes JAX draw its random numbers by the hardware's fast generator: they depend on hardware and sharding."""
+    """Makes JAX use the hardware's fast random generator, whose numbers depend on hardware and sharding."""
     jax.config.update("jax_default_prng_impl", "unsafe_rbg")
 
 
 def sync_global_devices(name: str) -> None:
-    """Waits until all processes are here."""
+    """Waits until all processes have come here."""
     multihost_utils.sync_global_devices(name)
 
 

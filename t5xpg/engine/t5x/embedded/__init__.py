@@ -1,1 +1,1 @@
-"""What is ours in the engine: T5X has no module of these names."""
+"""Our own part of the engine: T5X has no modules with these names."""

@@ -53,7 +53,7 @@ class SeqioClass:
 
 
 class BaseModel(abc.ABC):
-    """What a trainer needs of a model.
+    """What a trainer needs from a model.
 
     `FEATURE_CONVERTER_CLS` is the seqio.FeatureConverter class that makes its batches; a subclass, or a model, sets it.
     """
@@ -170,7 +170,7 @@ class BaseTransformerModel(BaseModel):
         return metrics
 
     def score_batch(self, params, batch: Batch, return_intermediates: bool = False):
-        """Returns log likelihoods [batch] of the targets, with the intermediates sown if asked for."""
+        """Returns log likelihoods [batch] of the targets, and if asked for the sown intermediates."""
         weights = batch["decoder_loss_weights"].astype(jnp.float32)
         targets = batch["decoder_target_tokens"]
         if return_intermediates:

@@ -1,7 +1,7 @@
 """Sequences, beams and caches: what sampling and beam search are made of.
 
-The decodes of one example lie next to each other: an axis `rows` is batch * beams, and `offset` is the axis of a cache
-that it is (1 where layers are scanned).
+The decodes of one example lie next to each other: an axis `rows` is batch * beams, and `offset` says which axis of a
+cache it is (1 where layers are scanned).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHARED_LEAVES = ("cached_bias", "position_embedder_index")
 
 
 def add_beam_dim(x: jax.Array, beam_size: int, offset: int = 0) -> jax.Array:
-    """Repeats every example in an axis of its own: [batch, …] becomes [batch, beam_size, …]."""
+    """Repeats every example along a new axis: [batch, …] becomes [batch, beam_size, …]."""
     return jnp.repeat(jnp.expand_dims(x, offset + 1), beam_size, axis=offset + 1)
 
 
@@ -70,7 +70,7 @@ def best(scores: jax.Array, count: int) -> jax.Array:
 def cache_map(fn: Callable[[jax.Array], jax.Array], cache: Cache, apply_to_index: bool = False) -> Cache:
     """Maps the cache's leaves that have a batch axis.
 
-    `cache_index` has one where examples start at positions of their own: `apply_to_index` says so.
+    `cache_index` has one only where examples start at different positions; set `apply_to_index` then.
     """
     shared = SHARED_LEAVES if apply_to_index else (*SHARED_LEAVES, "cache_index")
     return jax.tree_util.tree_map_with_path(

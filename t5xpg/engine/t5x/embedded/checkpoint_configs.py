@@ -27,8 +27,8 @@ class SaveCheckpointConfig:
       checkpoint_steps: further steps to save at.
       keep: how many of the latest to keep; None keeps all.
       keep_dataset_checkpoints: accepted for T5X's gin files, whose Orbax path ignores it as well.
-      save_dataset: whether to store the position in the training data, so that a restart repeats none.
-      checkpointer_cls: checkpoints.SaveBestCheckpointer keeps the best checkpoints by a metric, as it is bound.
+      save_dataset: whether to store the position in the training data, so that a restart repeats no data.
+      checkpointer_cls: checkpoints.SaveBestCheckpointer keeps the best checkpoints by a metric, as bound in gin.
       state_transformation_fns: applied to what is saved, one after the other.
       checkpoint_manager_cls: writes and restores a run's checkpoints.
     """
@@ -82,7 +82,7 @@ class RestoreCheckpointConfig:
             raise ValueError(f"RestoreCheckpointConfig.mode is {self.mode!r}; use 'specific', 'latest' or 'all'.")
         if self.assignment_map:
             renaming = AssignmentMap(tuple((pattern, replacement) for pattern, replacement in self.assignment_map))
-            if renaming not in self.state_transformation_fns:  # dataclasses.replace comes by here again
+            if renaming not in self.state_transformation_fns:  # dataclasses.replace runs this again
                 self.state_transformation_fns = (renaming, *self.state_transformation_fns)
 
     def checkpoint_paths(self) -> list[str]:

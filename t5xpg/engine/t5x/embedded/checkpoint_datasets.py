@@ -1,4 +1,4 @@
-"""The position in the training data, stored beside the state: `checkpoint_<step>/dataset/…`."""
+"""The position in the training data, stored next to the state: `checkpoint_<step>/dataset/…`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def process_folder() -> str:
 
 
 class DatasetCheckpointHandler(ocp.CheckpointHandler):
-    """Stores the position in the training data; each process that reads a shard first writes its own file.
+    """Stores the position in the training data; the first of the processes that read a shard writes its file.
 
     Args:
       checkpoint_filename: of this process's shard.

@@ -33,7 +33,7 @@ def step_of(path: str) -> int:
     name = os.path.basename(os.path.normpath(path))
     match = re.fullmatch(r"checkpoint_(\d+)", name)
     if match is None:
-        raise ValueError(f"{path} is not named as a checkpoint is; its name must be checkpoint_<step>.")
+        raise ValueError(f"{path} is not named like a checkpoint; its name must be checkpoint_<step>.")
     return int(match[1])
 
 
@@ -43,7 +43,7 @@ def is_finished(path: str) -> bool:
 
 
 def put_aside(path: str) -> str:
-    """Renames a damaged checkpoint so that it no longer counts as one, and its step can be saved anew."""
+    """Renames a damaged checkpoint so that it no longer counts as one, and its step can be saved again."""
     folder, name = os.path.split(path)
     aside = os.path.join(folder, f"damaged_{name}")
     if jax.process_index() == 0:

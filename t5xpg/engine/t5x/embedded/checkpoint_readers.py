@@ -1,8 +1,8 @@
 """Reads the arrays of a checkpoint by name, from either of T5X's layouts.
 
 Orbax's, which T5X and this engine write: `checkpoint_<step>/state/…`. The legacy one, which Google's released T5
-checkpoints use: `checkpoint_<step>/checkpoint`, a msgpack index with the small arrays in it, beside one zarr folder
-for each large array.
+checkpoints use: `checkpoint_<step>/checkpoint`, a msgpack index with the small arrays in it, next to one zarr
+folder for each large array.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def open_checkpoint(path: str) -> OrbaxReader | LegacyReader:
 
     Raises:
       ValueError: there is no such checkpoint.
-      DamagedCheckpointError: there is one, and its list of arrays cannot be read.
+      DamagedCheckpointError: there is one, but its list of arrays cannot be read.
     """
     if os.path.isdir(os.path.join(path, "state")):
         return OrbaxReader(path)
     if os.path.isfile(os.path.join(path, LEGACY_INDEX)):
         return LegacyReader(path)
     raise ValueError(
-        f"{path} is no T5X checkpoint: it holds neither a folder 'state' nor a file 'checkpoint'; pass a "
+        f"{path} is not a T5X checkpoint: it holds neither a folder 'state' nor a file 'checkpoint'; pass a "
         "checkpoint_<step> folder."
     )
 
@@ -54,7 +54,7 @@ class OrbaxReader:
             self.arrays: Mapping[str, Any] = flatten(self._handler.metadata(self._folder).tree)
 
     def read(self, wanted: Mapping[str, tuple[jax.sharding.Sharding, Any]]) -> dict[str, jax.Array]:
-        """Returns {name: array} for {name: (sharding, dtype or None for as it is stored)}."""
+        """Returns {name: array} for {name: (sharding, dtype or None to keep the stored one)}."""
         restore_args = {
             name: ocp.ArrayRestoreArgs(sharding=sharding, dtype=dtype) for name, (sharding, dtype) in wanted.items()
         }
@@ -82,9 +82,9 @@ class LegacyReader:
             }
 
     def read(self, wanted: Mapping[str, tuple[jax.sharding.Sharding, Any]]) -> dict[str, jax.Array]:
-        """Returns {name: array} for {name: (sharding, dtype or None for as it is stored)}.
+        """Returns {name: array} for {name: (sharding, dtype or None to keep the stored one)}.
 
-        Each device's part is read alone.
+        Each device reads only its own part.
         """
         with naming_damage(self._path):
             return {name: place(self.arrays[name], *placement) for name, placement in wanted.items()}

@@ -1,4 +1,4 @@
-"""A checkpoint's arrays in the form of a train state: transformed, checked, read in place and filled up."""
+"""A checkpoint's arrays in the form of a train state: transformed, checked, read onto the devices and completed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from t5x.embedded.checkpoint_readers import flatten, open_checkpoint, unflatten
 
 @dataclasses.dataclass(frozen=True)
 class StoredArray:
-    """An array of a checkpoint that is not read yet: what state transformations move about.
+    """An array of a checkpoint that is not read yet; state transformations move these around.
 
     Attributes:
       name: in the checkpoint, "target/…" or "state/…".
@@ -37,13 +37,13 @@ class AssignmentMap:
 
     Attributes:
       rules: (pattern, replacement) pairs. The first pattern that matches a whole name in the model decides: the
-        replacement is its name in the checkpoint, or None not to restore it. Names without one keep their own.
+        replacement is its name in the checkpoint, or None not to restore it. Names that none matches keep their own.
     """
 
     rules: tuple[tuple[str, str | None], ...]
 
     def __call__(self, state_dict: Mapping, target_state_dict: Mapping, *, is_resuming: bool = False) -> Mapping:
-        """Returns `state_dict` under the model's names; as it is where a run goes on with its own checkpoint."""
+        """Returns `state_dict` under the model's names; unchanged where a run goes on from its own checkpoint."""
         if is_resuming:
             return state_dict
         stored, wanted = flatten(state_dict), flatten(target_state_dict)
@@ -88,8 +88,8 @@ def restore_state(
       dtype: parameters are restored in it; None leaves them as stored.
       state_transformation_fns: (state dict, target state dict) -> state dict, applied one after the other. Leaves of
         the first are StoredArrays, and what a function puts in their places may be arrays.
-      fallback_state: a state dict with the values of what the checkpoint lacks. It is read only where that is
-        so.
+      fallback_state: a state dict with the values of what the checkpoint lacks. It is read only where
+        something is missing.
 
     Returns:
       A train state with arrays placed on the mesh.

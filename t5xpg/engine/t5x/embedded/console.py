@@ -18,12 +18,12 @@ def quiet_terminal() -> None:
     absl_logging.use_absl_handler()
     absl_logging.get_absl_handler().setLevel(logging.CRITICAL)
     logging.captureWarnings(True)
-    logging.raiseExceptions = False  # a disk too full for the log file
+    logging.raiseExceptions = False  # where the disk is too full for the log file
     sys.unraisablehook = unraisablehook
 
 
 def unraisablehook(unraisable) -> None:
-    """Prints an exception that nobody can catch, but none of the writes that a failed checkpoint leaves behind.
+    """Prints an exception that nobody can catch, but not those of the writes that a failed checkpoint leaves behind.
 
     Orbax raises for the first write that fails and closes its event loop; TensorStore's native threads then report
     every other one to that loop, and Python would print a traceback for each.
@@ -60,11 +60,11 @@ class Progress:
     """The progress line: steps done, nats per target token, tokens per second, time left.
 
     A step's loss is looked at only once the next step has been started, and twice a second at most, so that
-    watching costs no time. Where the output is no terminal nothing is drawn; `say` still prints.
+    watching costs no time. Where the output is not a terminal, nothing is drawn; `say` still prints.
 
     Args:
       total, initial: steps of the whole run, and those already done.
-      name: what the line is headed with.
+      name: the line's heading.
     """
 
     def __init__(self, total: int, initial: int, name: str = "train"):

@@ -1,7 +1,7 @@
-"""T5X's contract: what the engine has of T5X's names and what it has not, both listed in contract.txt.
+"""T5X's contract: which of T5X's names the engine has and which it lacks, both listed in contract.txt.
 
-What is not there says so in one line, in place of a bare ImportError or AttributeError: modules by `MissingModules`,
-the names of a module by its `__getattr__`, which `missing_names` makes.
+A missing name says so in one line instead of a bare ImportError or AttributeError: `MissingModules` does so for
+modules, and a module's `__getattr__`, which `missing_names` makes, for the names in it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def missing() -> dict[str, str]:
 
 def refusal(name: str) -> str:
     """The one line for a name of `missing`."""
-    return f"The embedded engine has no t5x.{name} ({missing()[name]}); an installed google-research/t5x has."
+    return f"The embedded engine has no t5x.{name} ({missing()[name]}); an installed google-research/t5x has it."
 
 
 def missing_names(module: str) -> Callable[[str], NoReturn]:
-    """Returns the `__getattr__` of one of T5X's modules, "utils" or "examples.t5.layers".
+    """Returns the `__getattr__` of one of T5X's modules, such as "utils" or "examples.t5.layers".
 
-    For a name of T5X that is not there it raises ImportError: no other keeps its words in `from t5x.utils import name`.
+    For a missing name of T5X it raises ImportError, the only error whose message `from t5x.utils import name` keeps.
     """
 
     def __getattr__(name: str) -> NoReturn:

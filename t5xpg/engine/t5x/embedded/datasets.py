@@ -1,4 +1,4 @@
-"""What to read of a SeqIO task or mixture, and batches of it for training, placed on the devices."""
+"""What to read from a SeqIO task or mixture, and batches of it for training, placed on the devices."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class DatasetConfig:
       use_cached: whether to read SeqIO's offline cache rather than the source.
       pack: whether to pack several examples into one row.
       use_custom_packing_ops: tensor2tensor's packing op, where it is built.
-      module: imported first, where it is what registers the task (gin's `import` does the same).
+      module: imported first, to register the task (gin's `import` does the same).
       use_memory_cache: whether evaluation batches stay in memory between rounds.
       trim_output_features: whether features are cut to task_feature_lengths.
       runtime_preprocessors, num_prefetch_threads, num_workers: accepted for T5X's gin files; they configure AirIO,
-        which takes SeqIO's place there, and SeqIO does without.
+        T5X's alternative to SeqIO; SeqIO does not need them.
     """
 
     mixture_or_task_name: str | seqio.Task | seqio.Mixture

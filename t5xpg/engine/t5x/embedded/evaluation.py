@@ -1,4 +1,4 @@
-"""Evaluation by what a model generates: SeqIO's Evaluator over a task's own metrics, and metrics in words."""
+"""Evaluation of what a model generates, with SeqIO's Evaluator and a task's own metrics; and metrics in words."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class InferenceEvaluator:
 
     @property
     def model_feature_shapes(self) -> dict[str, tuple[int, ...]]:
-        """{feature: shape of one example}."""
+        """Returns {feature: shape of one example}."""
         return self._evaluator.model_feature_shapes
 
     def evaluate(self, train_state, train_state_axes) -> Future:
-        """Runs the model over all tasks; returns a future of {task: {metric: value}}, None beside process 0.
+        """Runs the model over all tasks; returns a future of {task: {metric: value}}, or None but for process 0.
 
-        Metrics are computed and logged in the background. What went wrong there is raised by the future, by the
+        Metrics are computed and logged in the background. An error there is raised by the future, by the
         next evaluation, or by `close`.
         """
         step = int(train_state.step)
@@ -92,7 +92,7 @@ class InferenceEvaluator:
         return metrics
 
     def close(self) -> None:
-        """Waits until metrics are written; raises what went wrong with the last of them."""
+        """Waits until metrics are written; raises the last evaluation's error."""
         self._evaluator.close()
         if self._pending is not None:
             self._pending.result()
@@ -107,7 +107,7 @@ class InferenceEvaluator:
         )
 
     def _count_examples(self) -> int:
-        """Each task's examples, once for each kind of output that its metrics need."""
+        """Counts each task's examples, once for each kind of output that its metrics need."""
         return sum(
             len(self._evaluator.cached_model_datasets[task.name])
             * len({metric.model_output_type for metric in task.metric_objs})
@@ -128,7 +128,7 @@ def make_evaluator(cfg, evaluator_cls, model, partitioner, log_dir: str, verify_
 
 
 def say_metrics(step: int, done: Future) -> None:
-    """Prints one line a task. An error is left to who waits for the future."""
+    """Prints one line per task. An error is left to whoever waits for the future."""
     if done.exception() is not None:
         return
     for task, metrics in (done.result() or {}).items():
@@ -138,7 +138,7 @@ def say_metrics(step: int, done: Future) -> None:
 
 
 def evaluate_with_teacher(trainer, train_state, eval_datasets: Mapping) -> dict[str, dict]:
-    """Evaluates with teacher forcing; returns {task: {metric: value}} and prints one line a task."""
+    """Evaluates with teacher forcing; returns {task: {metric: value}} and prints one line per task."""
     trainer.train_state = train_state
     metrics_by_task = trainer.eval({name: ds.as_numpy_iterator() for name, ds in eval_datasets.items()})
     for task, metrics in metrics_by_task.items():
@@ -147,7 +147,7 @@ def evaluate_with_teacher(trainer, train_state, eval_datasets: Mapping) -> dict[
 
 
 def write_results(path: str, step: int, metrics_by_task: Mapping[str, Mapping]) -> None:
-    """Writes {"step", task: {metric: value}} of the latest evaluation, whole, timing left out; from process 0."""
+    """Writes {"step", task: {metric: value}} of the latest evaluation, without timing, whole; from process 0."""
     if jax.process_index() != 0:
         return
     values = {
@@ -159,7 +159,7 @@ def write_results(path: str, step: int, metrics_by_task: Mapping[str, Mapping]) 
 
 
 def describe_training_metrics(metrics: Mapping) -> str:
-    """Returns what matters of an evaluation with teacher forcing on one line."""
+    """Returns the main metrics of an evaluation with teacher forcing, on one line."""
     values = {name: float(np.asarray(value.value)) for name, value in metrics.items()}
     parts = [f"{values['nats_per_token']:.4f} nats/token"] if "nats_per_token" in values else []
     if "perplexity" in values:

@@ -1,4 +1,4 @@
-"""One run to a folder: the lock on MODEL_DIR."""
+"""One run per folder: the lock on MODEL_DIR."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LOCK_NAME = ".lock"
 
 
 def lock_folder(model_dir: str) -> contextlib.AbstractContextManager:
-    """Makes `model_dir` this run's until what it returns is closed, or the process ends in whatever way.
+    """Makes `model_dir` this run's until the result is closed, or the process ends in whatever way.
 
-    Of several processes of one run, the first holds the lock; where it cannot, all of them are refused.
+    Of several processes of one run, the first holds the lock; if it cannot, all of them are refused.
 
     Raises:
       ValueError: another run writes there, or the folder cannot be written to.
@@ -30,11 +30,11 @@ def lock_folder(model_dir: str) -> contextlib.AbstractContextManager:
             refusal = error
     if bool(multihost_utils.broadcast_one_to_all(np.array(refusal is None))):
         return lock
-    raise refusal or ValueError(f"Process 0 could not have MODEL_DIR {model_dir} for this run; its message says why.")
+    raise refusal or ValueError(f"Process 0 could not lock MODEL_DIR {model_dir} for this run; its message says why.")
 
 
 def hold_lock(model_dir: str) -> TextIO:
-    """Returns the open, locked file of a folder that is made where there is none."""
+    """Returns the open, locked file of a folder, which is made if need be."""
     try:
         os.makedirs(model_dir, exist_ok=True)
         lock = open(os.path.join(model_dir, LOCK_NAME), "a+", encoding="utf-8")  # noqa: SIM115, kept open

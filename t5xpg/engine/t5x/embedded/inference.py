@@ -26,19 +26,19 @@ def get_infer_fn(
     """Returns a function that runs `infer_step` over a dataset, as seqio.Evaluator wants it.
 
     Args:
-      infer_step: a model's predict_batch, predict_batch_with_aux or score_batch: (params, batch, and where it
-        names them rng and flax_mutables) -> a tree of arrays [batch, …], or a pair of one and a dict of
+      infer_step: a model's predict_batch, predict_batch_with_aux or score_batch: (params, batch, and if it
+        names them rng and flax_mutables) -> a tree of arrays [batch, …], or a pair of such a tree and a dict of
         auxiliary arrays [batch, …].
       batch_size: examples in a global batch.
       train_state_axes: the train state with PartitionSpec leaves.
       partitioner: a partitioning.PjitPartitioner.
       keep_aux_as_numpy: leave each example's auxiliary values as arrays rather than lists.
-      on_examples: called after each batch with how many more examples are done, to show progress.
+      on_examples: called after each batch with the number of its examples, to show progress.
 
     Returns:
       (dataset, train_state, rng=None) -> [(index, output)], or ([(index, output)], {name: [value]}) where there
       are auxiliary values. The dataset yields (index, {feature: [length]}), knows its length, and is the same in
-      every process; so is the result, which is in order of the index. Each batch gets a key of its own.
+      every process; so is the result, which is ordered by index. Each batch gets a key of its own.
     """
     step = partition_step(infer_step, train_state_axes, partitioner)
     layout = partitioner.get_data_layout(batch_size)
@@ -103,7 +103,7 @@ def run_batches(step, batches, train_state, rng: jax.Array | None, partitioner) 
 
 
 def to_lists(indices: np.ndarray, outputs: Any, keep_aux_as_numpy: bool):
-    """Splits arrays [examples, …] into Python values: one output an example, and a list for each auxiliary value."""
+    """Splits arrays [examples, …] into Python values: one output per example, and a list for each auxiliary value."""
     aux = None
     if isinstance(outputs, tuple) and len(outputs) == 2 and isinstance(outputs[1], Mapping):
         outputs, aux = outputs

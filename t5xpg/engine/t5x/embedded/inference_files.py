@@ -1,4 +1,4 @@
-"""The files of inference: a task's shard is written in chunks, so that it can be resumed, and merged at its end."""
+"""The files of inference: a task's shard is written in chunks, so that it can be resumed, and merged at the end."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MODES = ("predict", "score", "predict_with_aux")
 
 @dataclasses.dataclass(frozen=True)
 class ShardFiles:
-    """Where the results of one shard of a task go, and which of them are there.
+    """Where the results of one shard of a task go, and which of them exist.
 
-    A chunk or result counts as finished when an empty file `<its name>.COMPLETED` stands beside it.
+    A chunk or result counts as finished when an empty file `<its name>.COMPLETED` is next to it.
 
     Attributes:
       output_dir: of all tasks and shards.
@@ -50,14 +50,14 @@ class ShardFiles:
         return os.path.join(self.chunk_dir, f"{self.name}-chunk{index:05}")
 
     def count_finished_chunks(self) -> int:
-        """Returns how many chunks are finished, counted from the first on."""
+        """Returns how many chunks are finished without a gap, from the first on."""
         count = 0
         while is_finished(self.chunk(count)):
             count += 1
         return count
 
     def start(self, plan: Mapping[str, Any]) -> None:
-        """Makes the folder of chunks, and keeps `plan` in it, which decides what is in a chunk.
+        """Makes the folder of chunks, and writes `plan`, which decides what is in a chunk, into it.
 
         Raises:
           ValueError: the folder holds finished chunks of another plan.
@@ -118,11 +118,11 @@ def write_inferences_to_file(
     """Writes a JSON line {"inputs", "prediction" or "score", …} for each example.
 
     Args:
-      path: the file; it appears when it is whole.
+      path: the file; it appears once it is whole.
       inferences: token ids [length] (or [decodes, length]) or a score for each example, and auxiliary values.
       task_ds: the examples as the task gives them, in the same order.
       mode: "predict", "score" or "predict_with_aux".
-      vocabulary: makes text of predicted ids.
+      vocabulary: turns predicted ids into text.
       json_encoder_cls: encodes what JSON does not know.
       include_all_inputs: write all features of an example rather than those named `…_pretokenized`.
       input_fields_to_include: write these features, with their `…_pretokenized` texts.
@@ -174,7 +174,7 @@ def before_padding(ids: Sequence[int]) -> list[int]:
 
 
 def to_json(value: Any) -> Any:
-    """Makes plain Python values of bytes (UTF-8), arrays and scalars."""
+    """Turns bytes (UTF-8), arrays and scalars into plain Python values."""
     if isinstance(value, bytes):
         return value.decode("utf-8")
     if isinstance(value, np.ndarray) and value.dtype == object:

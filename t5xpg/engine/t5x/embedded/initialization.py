@@ -1,4 +1,4 @@
-"""Brings a run's train state into being: from its shapes, from scratch, or from a checkpoint."""
+"""Makes a run's train state: from its shapes, from scratch, or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TrainStateInitializer:
         Args:
           restore_cfgs: where to look, in this order.
           ds_iter: the training data's iterator, whose position is restored too where restore_dataset says so.
-          init_rng: for what a checkpoint lacks and its configuration allows to initialize.
+          init_rng: for what a checkpoint lacks and its configuration allows to be initialized.
         """
         cfg, paths = get_first_valid_restore_config_and_paths(restore_cfgs)
         if cfg is None:
@@ -81,7 +81,7 @@ class TrainStateInitializer:
     def from_checkpoint(
         self, ckpt_cfgs: Sequence[RestoreCheckpointConfig], *, ds_iter=None, init_rng: jax.Array | None = None
     ):
-        """Returns the one train state of `from_checkpoints`, or None where there is none."""
+        """Returns the only train state of `from_checkpoints`, or None where there is none."""
         found = list(self.from_checkpoints(ckpt_cfgs, ds_iter=ds_iter, init_rng=init_rng))
         if len(found) > 1:
             raise ValueError(f"Expected at most 1 checkpoint, and found {[path for _, path in found]}.")
@@ -135,7 +135,7 @@ def get_fallback_state(
     init_fn: Callable[[jax.Array], Mapping],
     init_rng: jax.Array | None,
 ) -> Mapping | None:
-    """Returns what a checkpoint's gaps are filled with: a state dict by `init_fn`, or None without fallback_to_scratch.
+    """Returns a state dict to fill a checkpoint's gaps from, made by `init_fn`; None without fallback_to_scratch.
 
     Deviations from T5X: the state is only initialized if something is missing, and a configuration need not have a
     transformation for it.

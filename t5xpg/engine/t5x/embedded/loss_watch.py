@@ -13,7 +13,7 @@ import numpy as np
 class LossWatch:
     """Stops a run whose loss and parameters are no longer finite, before that is saved.
 
-    A loss that is not finite while the parameters are (Adafactor's skip_nan_updates) is let pass.
+    A loss that is not finite while the parameters are (Adafactor's skip_nan_updates) is allowed.
     """
 
     def __init__(self):
@@ -38,8 +38,8 @@ class LossWatch:
         if math.isfinite(loss) or all_finite(train_state.params):
             return
         raise FloatingPointError(
-            f"The loss is {loss} by step {step:,} and so are parameters; nothing was saved since the last checkpoint, "
-            "which is good: the same command with a lower learning rate goes on from there."
+            f"The loss is {loss} by step {step:,}, and parameters are not finite either; the last checkpoint is good: "
+            "the same command with a lower learning rate goes on from there."
         )
 
 

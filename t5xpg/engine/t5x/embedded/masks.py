@@ -21,9 +21,9 @@ def make_attention_mask(
     extra_batch_dims: int = 0,
     dtype: Any = jnp.float32,
 ) -> jax.Array:
-    """pairwise_fn of every query with every key: [..., q_len], [..., k_len] -> [..., 1, q_len, k_len].
+    """Applies pairwise_fn to every query and key: [..., q_len], [..., k_len] -> [..., 1, q_len, k_len].
 
-    `extra_batch_dims` is how many axes of size 1 stand before those.
+    `extra_batch_dims` is the number of axes of size 1 to put before those.
     """
     pairs = pairwise_fn(query_input[..., :, None], key_input[..., None, :])[..., None, :, :]
     return jnp.expand_dims(pairs, tuple(range(extra_batch_dims))).astype(dtype)
@@ -36,13 +36,13 @@ def make_causal_mask(x: jax.Array, extra_batch_dims: int = 0, dtype: Any = jnp.f
 
 
 def combine_masks(*masks: jax.Array | None, dtype: Any = jnp.float32) -> jax.Array | None:
-    """1 where every mask that is not None has a nonzero; None when all are None. They must have one rank."""
+    """Returns 1 where all masks that are not None are nonzero; None if all are None. They must have one rank."""
     given = _given(masks)
     return functools.reduce(jnp.logical_and, given).astype(dtype) if given else None
 
 
 def combine_biases(*masks: jax.Array | None) -> jax.Array | None:
-    """The sum of the biases that are not None; None when all are None. They must have one rank."""
+    """Returns the sum of the biases that are not None; None if all are None. They must have one rank."""
     given = _given(masks)
     return functools.reduce(operator.add, given) if given else None
 
@@ -60,7 +60,7 @@ def make_decoder_mask(
     decoder_causal_attention: jax.Array | None = None,
     decoder_segment_ids: jax.Array | None = None,
 ) -> jax.Array:
-    """Who sees whom in the decoder: earlier, not padding, and of the same packed example.
+    """Returns who sees whom in the decoder: positions see earlier ones of the same packed example, but not padding.
 
     Args:
         decoder_target_tokens: [batch, length] of any type; 0 is padding.
@@ -84,7 +84,7 @@ def make_decoder_mask(
 
 
 def add_mask(mask: jax.Array | None, bias: jax.Array | None) -> jax.Array | None:
-    """The float32 bias that also keeps out what is masked; None when both are None."""
+    """Returns the float32 bias that also keeps out what is masked; None when both are None."""
     if mask is None:
         return bias
     masked = jnp.where(mask.astype(jnp.bool_), 0.0, MASKED)

@@ -38,7 +38,7 @@ class MetricsManager:
 
     @property
     def summary_writer(self):
-        """The clu metric writer, made (and TensorFlow imported) when first needed; one of nothing where none writes."""
+        """The clu metric writer, made (and TensorFlow imported) on first use; it writes from process 0 only."""
         if self._writer is None:
             from clu import metric_writers
 
@@ -63,7 +63,7 @@ class MetricsManager:
     def write_metrics_summary(self, metrics: Mapping[str, Any], step: int, num_steps: int) -> Future:
         """Summarizes metrics accumulated over `num_steps` steps, timed since start_duration_timer.
 
-        Returns a future of {name: clu.values.Value}: scalars, and texts, images or histograms of a model's own.
+        Returns a future of {name: clu.values.Value}: scalars, and texts, images or histograms of a model's metrics.
         """
         if self._start_time is None:
             raise ValueError(f"The metrics of {self.name!r} are not timed; call start_duration_timer first.")
@@ -90,7 +90,7 @@ class MetricsManager:
     def close(self) -> None:
         self._pool.shutdown(wait=True)
         for write in self._writes:
-            write.result()  # raises what went wrong there
+            write.result()  # raises the error of the write
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -1,4 +1,4 @@
-"""Examples typed by hand as data, and data as such examples: what T5X's InteractiveModel reads and makes."""
+"""Turns examples typed by hand into data, and data into such examples, for T5X's InteractiveModel."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def get_dataset_from_natural_text_examples(
     """Returns the examples as {"inputs", "targets"}, preprocessed and cut to `task_feature_lengths`.
 
     Args:
-      examples: inputs, or {"input", "target"}. Both are texts, or both lists of ids; these may differ in length, which
-        they may not on T5X.
-      preprocessors: (dataset, and where they name them sequence_length and output_features) -> dataset.
+      examples: inputs, or {"input", "target"}. Both are texts, or both lists of ids, which may differ in length (not so
+        on T5X).
+      preprocessors: (dataset, and sequence_length and output_features if they name them) -> dataset.
       task_feature_lengths: {feature: maximum length}; None cuts nothing.
-      features: what the result has to have.
+      features: those that the result must have.
 
     Raises:
       ValueError: a feature is missing in the result, or has another dtype or rank than `features` say.
@@ -80,7 +80,7 @@ def get_batches_from_seqio(
       task_or_mixture_name: a registered one.
       split: "train", "validation", …
       batch_size, num_batches: examples of a batch, and batches.
-      get_pretokenized_examples: whether to take the texts (bytes), and not the ids (lists).
+      get_pretokenized_examples: whether to take the texts (bytes) rather than the ids (lists).
       sequence_length: {feature: maximum length}, as the task's preprocessors take it.
       **get_dataset_kwargs: of the task's get_dataset: seed, shuffle, …
 
@@ -133,7 +133,7 @@ def get_seqio_task_from_examples(
 
 
 def repeated(batches: Sequence | None, length: int) -> list:
-    """Returns `length` batches: the given ones, in turns; a single batch each time; Nones for none."""
+    """Returns `length` batches: the given ones in turn; a single batch every time; None for each if none is given."""
     if not batches:
         return [None] * length
     batches = as_batches(batches)
@@ -141,7 +141,7 @@ def repeated(batches: Sequence | None, length: int) -> list:
 
 
 def as_batches(batches: Sequence | None) -> list:
-    """Returns a list of batches, of a single batch too."""
+    """Returns a list of batches; a single batch becomes a list of one."""
     if batches and isinstance(batches[0], str | bytes | Mapping):
         return [batches]
     return list(batches or ())

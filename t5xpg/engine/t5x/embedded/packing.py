@@ -18,10 +18,10 @@ import tensorflow as tf
 def make_converter(
     converter_cls: Callable[..., seqio.FeatureConverter], *args: Any, **arguments: Any
 ) -> seqio.FeatureConverter:
-    """Returns a converter of this class, made faster where it is known to do the same.
+    """Returns a converter of this class, made faster where the result is known to be the same.
 
     A class that packs by SeqIO's loop packs by `pack_dataset`, and one that SeqIO wrote is not converted by AutoGraph,
-    which takes seconds and finds nothing to convert in it. All else, what a user wrote included, runs as it is.
+    which takes seconds and finds nothing to convert in it. Everything else, including what users write, runs as it is.
 
     Args:
       converter_cls: a seqio.FeatureConverter class, or a functools.partial of one.
@@ -36,7 +36,7 @@ def make_converter(
 
 @functools.cache
 def faster(converter_cls: type[seqio.FeatureConverter]) -> type[seqio.FeatureConverter]:
-    """Returns a subclass that packs by batches and skips AutoGraph, as far as either is known to change nothing."""
+    """Returns a subclass that packs by batches and skips AutoGraph, where either is known to change nothing."""
     methods: dict[str, Any] = {"__module__": converter_cls.__module__, "__doc__": converter_cls.__doc__}
     if converter_cls._pack_or_pad is seqio.FeatureConverter._pack_or_pad:
 
@@ -77,7 +77,7 @@ def pack_dataset(dataset: tf.data.Dataset, lengths: Mapping[str, int]) -> tf.dat
 
 
 def pack_batch(batch: Mapping[str, tf.Tensor], lengths: Mapping[str, int]) -> dict[str, tf.Tensor]:
-    """Packs examples into rows, in their order; one of which a feature does not fit begins the next row.
+    """Packs examples into rows, in their order; one with a feature that does not fit begins the next row.
 
     Args:
       batch: {feature: int [examples, up to length]}, padded with 0. A 0 within a text shortens it by one, as in SeqIO.
@@ -111,10 +111,10 @@ def first_of_rows(features: Mapping[str, tuple[tf.Tensor, tf.Tensor, int]]) -> t
     """Returns the first example of each row: int32 [rows].
 
     Args:
-      features: {feature: (begins, ends: int32 [examples], length)}, where the examples stand in a row without end,
-        and the length of a real one.
+      features: {feature: (begins, ends: int32 [examples], length)}, where the examples are in an endless row,
+        and the length of a real row.
     """
-    # Of a row that begins with each example, the first that is too much: [examples].
+    # For a row that begins with each example, the first example that no longer fits: [examples].
     too_much = [tf.searchsorted(ends, begins + length, side="right") for begins, ends, length in features.values()]
     after = tf.reduce_min(tf.stack(too_much), 0)
     first = tf.TensorArray(tf.int32, 0, dynamic_size=True)

@@ -31,7 +31,7 @@ class Schedule:
             )
 
     def next_stop(self, step: int) -> int:
-        """Returns the next step after `step` at which something is to be done."""
+        """Returns the next step after `step` at which something is due."""
         periods = (self.save_period, self.eval_period, self.stats_period, self.gc_period)
         done = step - self.first_step
         stops = [self.first_step + (done // period + 1) * period for period in periods if period]

@@ -1,4 +1,4 @@
-"""Where a run starts from: its own latest checkpoint, another one, or nothing; and where in its data."""
+"""Where a run starts: at its own latest checkpoint, another one, or nothing; and where in its data."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class Restorer:
                 console.say(f"{error}; moved to {checkpoints.put_aside(path_aside)}.")
             return state, path
         raise ValueError(
-            f"No checkpoint in {self.model_dir} can be read; take another MODEL_DIR to start anew. {damaged[0][1]}"
+            f"No checkpoint in {self.model_dir} can be read; take another MODEL_DIR to start over. {damaged[0][1]}"
         )
 
     def _resuming_cfg(self) -> RestoreCheckpointConfig:
-        """Returns how a run's own checkpoints are read: as they are saved, by transformations told that it resumes."""
+        """Returns how to read a run's own checkpoints: as saved, with transformations that are told it resumes."""
         save, restore = self.checkpoint_cfg.save or SaveCheckpointConfig(), self.checkpoint_cfg.restore
         fns = [functools.partial(fn, is_resuming=True) for fn in (restore.state_transformation_fns if restore else ())]
         return RestoreCheckpointConfig(

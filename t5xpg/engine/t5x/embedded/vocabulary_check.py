@@ -1,4 +1,4 @@
-"""Checks that a task and a model speak the same vocabulary, before any step is spent on it."""
+"""Checks that a task and a model have the same vocabulary, before any step is spent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A decoder-only transformer: language models, and prefix language models where the prefix sees itself both ways.
 
-A layer is T5's decoder layer without the attention to an encoder; everything it is built of is T5's.
+A layer is T5's decoder layer without the attention to an encoder; all of its parts are T5's.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class T5Config(t5.T5Config):
     """Size and numerics of a T5; every field can be bound in gin.
 
     Attributes:
-        remat_policy: "none", "minimal" or "full", in increasing order of what is computed twice.
+        remat_policy: "none", "minimal" or "full", in increasing order of how much is computed twice.
         scan_layers: whether layers are scanned; otherwise they are layers_0, layers_1, … as in `t5.network`.
         param_scan_axis: the axis of every scanned parameter that counts the layers.
     """

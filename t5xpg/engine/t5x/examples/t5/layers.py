@@ -108,11 +108,11 @@ def dot_product_attention(
     dtype: Any = jnp.float32,
     float32_logits: bool = False,
 ) -> jax.Array:
-    """softmax(query · key + bias) · value, without T5's missing 1/sqrt(head_dim), which its initializers hold.
+    """softmax(query · key + bias) · value. T5 has no 1/sqrt(head_dim) here: it is in the initial values.
 
     Args:
         query: [batch, q_len, heads, head_dim].
-        key, value: [batch, k_len, heads, head_dim]; the value's head_dim may be another.
+        key, value: [batch, k_len, heads, head_dim]; the value's head_dim may differ.
         bias: broadcastable to [batch, heads, q_len, k_len].
         dropout_rng: key for dropping attention weights.
         dropout_rate: share of the (batch, head, key) triples that no query sees.

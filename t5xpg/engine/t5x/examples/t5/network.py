@@ -79,7 +79,7 @@ def norm(cfg: T5Config, name: str) -> layers.LayerNorm:
 
 
 def dropout(cfg: T5Config, name: str | None = None) -> nn.Dropout:
-    """One mask for all positions of a sequence. Its random numbers follow from its name, or the order of the calls."""
+    """One mask for all positions of a sequence. Its random numbers depend on its name, or on the order of the calls."""
     return nn.Dropout(rate=cfg.dropout_rate, broadcast_dims=(-2,), name=name)
 
 
