@@ -262,7 +262,7 @@ def _find_files(inputs: Sequence[str | os.PathLike]) -> list[Path]:
     found: list[Path] = []
     for item in map(Path, inputs):
         if item.is_file() and not item.name.endswith(TEXT_SUFFIXES):
-            raise CorpusError(f"{item}: not a kind of file that is read here; those are {' '.join(TEXT_SUFFIXES)}")
+            raise CorpusError(f"{item}: this kind of file is not read; pass files of {' '.join(TEXT_SUFFIXES)}")
         matches = [item] if item.exists() else [Path(match) for match in glob.glob(str(item), recursive=True)]
         below = (file for match in matches for file in (match.rglob("*") if match.is_dir() else [match]))
         files = sorted(file for file in below if file.name.endswith(TEXT_SUFFIXES) and file.is_file())

@@ -294,7 +294,7 @@ def test_an_old_validation_file_is_not_left_beside_a_new_train_file(tmp_path, ov
         ("a.jsonl", b'{"text": "\\ud800"}\n', r"a\.jsonl:1: not a line of JSON"),
         ("a.jsonl", b'["x"]\n', r"a\.jsonl:1: a JSON list, not an object"),
         ("a.jsonl", b'{"text": 3, "body": "x"}\n', r"a\.jsonl:1: no text under 'text'; found .*body.* --text_key"),
-        ("a.pdf", b"%PDF", r"a\.pdf: not a kind of file read here, which are \.txt"),
+        ("a.pdf", b"%PDF", r"a\.pdf: this kind of file is not read; pass files of \.txt"),
     ],
 )
 def test_bad_input_is_named_and_costs_nothing(tmp_path, file, content, message):
