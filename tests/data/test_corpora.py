@@ -272,7 +272,7 @@ def test_an_old_validation_file_is_not_left_beside_a_new_train_file(tmp_path, ov
         paths["train"].unlink()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     options = {"rows": "lines", "validation_fraction": 0, "overwrite": overwrite}
-    with pytest.raises(corpora.CorpusError, match=r"text_validation\.jsonl is there.* Remove it, write both again"):
+    with pytest.raises(corpora.CorpusError, match=r"text_validation\.jsonl exists.* Remove it, write both again"):
         corpora.prepare_text([tmp_path / "a.txt"], tmp_path, **options)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     paths["validation"].unlink()
