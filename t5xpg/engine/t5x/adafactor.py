@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax.core import FrozenDict
 
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 from t5x.optimizers import Optimizer, OptimizerDef, OptimizerState, flatten_paths, unflatten_like
 
-__getattr__ = missing_names("adafactor")
+refuse_missing(globals(), "adafactor")
 
 
 class FactorDim(enum.Enum):

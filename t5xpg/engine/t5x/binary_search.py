@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 
-__getattr__ = missing_names("binary_search")
+refuse_missing(globals(), "binary_search")
 
 
 def topk_mask(x: jax.Array, k: int | jax.Array, replace_val: float | jax.Array) -> jax.Array:

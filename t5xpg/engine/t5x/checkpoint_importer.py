@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 
-__getattr__ = missing_names("checkpoint_importer")
+refuse_missing(globals(), "checkpoint_importer")
 
 
 class LazyArray:

@@ -31,9 +31,9 @@ from t5x.embedded.checkpoint_datasets import (
 from t5x.embedded.checkpoint_paths import all_steps, checkpoint_path, latest_step, put_aside
 from t5x.embedded.checkpoint_readers import DamagedCheckpointError, flatten, open_checkpoint, unflatten
 from t5x.embedded.checkpoint_restoring import StoredArray, has_value, read_in_rounds, restore_state, transformed
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 
-__getattr__ = missing_names("checkpoints")
+refuse_missing(globals(), "checkpoints")
 
 __all__ = [
     "CheckpointManagerConstructor",

@@ -36,9 +36,9 @@ from t5x.embedded.beams import (
     flatten_beam_dim,
     unflatten_beam_dim,
 )
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 
-__getattr__ = missing_names("decoding")
+refuse_missing(globals(), "decoding")
 
 __all__ = [
     "MIN_TEMPERATURE",

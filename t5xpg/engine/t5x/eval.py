@@ -14,13 +14,13 @@ from jax.experimental import multihost_utils
 from t5x import gin_utils, models, utils
 from t5x.embedded import console, datasets, evaluation, initialization
 from t5x.embedded.checkpoint_configs import RestoreCheckpointConfig
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 from t5x.embedded.evaluation import InferenceEvaluator
 from t5x.embedded.initialization import TrainStateInitializer
 from t5x.embedded.vocabulary_check import import_task_module
 from t5xpg.base.files import open_whole
 
-__getattr__ = missing_names("eval")
+refuse_missing(globals(), "eval")
 
 
 def evaluate(

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import gin
 import jax
 
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 from t5xpg.base.files import write_whole
 
-__getattr__ = missing_names("gin_utils")
+refuse_missing(globals(), "gin_utils")
 
 
 def parse_gin_flags(

@@ -22,7 +22,7 @@ from jax.experimental import multihost_utils
 from t5x import gin_utils, models, utils
 from t5x.embedded import console, datasets, inference, initialization, vocabulary_check
 from t5x.embedded.checkpoint_configs import RestoreCheckpointConfig
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 from t5x.embedded.inference_files import (  # T5X's names for gin: infer_script.write_inferences_to_file, …
     MODES,
     ShardFiles,
@@ -34,7 +34,7 @@ from t5x.embedded.inference_files import (  # T5X's names for gin: infer_script.
 from t5x.embedded.initialization import TrainStateInitializer
 from t5x.embedded.packing import make_converter
 
-__getattr__ = missing_names("infer")
+refuse_missing(globals(), "infer")
 
 
 def infer(

@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 
 from t5x import models, train, utils
 from t5x import trainer as trainer_lib
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 from t5x.embedded.natural_text import (
     Example,
     Preprocessors,
@@ -30,7 +30,7 @@ from t5x.embedded.natural_text import (
 )
 from t5x.embedded.notebook_gin import T5XScriptType, get_gin_config_from_interactive_model
 
-__getattr__ = missing_names("interactive_model")
+refuse_missing(globals(), "interactive_model")
 
 __all__ = [
     "InferenceType",

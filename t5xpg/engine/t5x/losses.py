@@ -18,9 +18,9 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 
-__getattr__ = missing_names("losses")
+refuse_missing(globals(), "losses")
 
 
 def cross_entropy_with_logits(

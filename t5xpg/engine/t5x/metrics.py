@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 from clu import metrics as clu_metrics
 
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 
-__getattr__ = missing_names("metrics")
+refuse_missing(globals(), "metrics")
 
 MetricsMap = dict[str, clu_metrics.Metric]
 Scalar = Any  # int, float, or an array without dimensions

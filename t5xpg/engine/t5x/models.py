@@ -26,7 +26,7 @@ from t5x.embedded.base_model import (
     get_input_vocabulary,
     get_output_vocabulary,
 )
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 from t5x.metrics import (
     MetricsMap,
     compute_base_metrics,
@@ -35,7 +35,7 @@ from t5x.metrics import (
     count_packed_examples,
 )
 
-__getattr__ = missing_names("models")
+refuse_missing(globals(), "models")
 
 __all__ = [
     "BaseModel",

@@ -21,9 +21,9 @@ from flax import traverse_util
 from flax.core import FrozenDict, freeze
 from flax.serialization import from_state_dict, to_state_dict
 
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 
-__getattr__ = missing_names("optimizers")
+refuse_missing(globals(), "optimizers")
 
 
 @flax.struct.dataclass

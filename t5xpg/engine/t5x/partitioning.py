@@ -26,10 +26,10 @@ from flax.linen import partitioning as flax_partitioning
 from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 from t5x.train_state import TrainState
 
-__getattr__ = missing_names("partitioning")
+refuse_missing(globals(), "partitioning")
 
 JaxDevice = jax.Device
 TpuMesh = tuple[int, int, int, int]  # (x, y, z, cores)

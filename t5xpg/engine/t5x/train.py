@@ -24,13 +24,13 @@ from t5x import checkpoints, models, utils
 from t5x import trainer as trainer_lib
 from t5x.embedded import console, datasets, evaluation, folder_lock, initialization, loss_watch, model_info, signals
 from t5x.embedded.checkpoint_configs import CheckpointConfig, SaveCheckpointConfig
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 from t5x.embedded.initialization import TrainStateInitializer
 from t5x.embedded.periods import Schedule
 from t5x.embedded.resuming import Restorer
 from t5xpg.base import memory
 
-__getattr__ = missing_names("train")
+refuse_missing(globals(), "train")
 
 TRAIN_METRIC_KEY = "train"
 EVAL_RESULTS_NAME = "eval_results.json"

@@ -12,9 +12,9 @@ from flax.core import FrozenDict, freeze, unfreeze
 from flax.core.scope import FrozenVariableDict, MutableVariableDict, VariableDict
 from flax.linen import partitioning as flax_partitioning
 
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 
-__getattr__ = missing_names("train_state")
+refuse_missing(globals(), "train_state")
 
 __all__ = [
     "EMPTY_DICT",

@@ -20,13 +20,13 @@ from jax.sharding import PartitionSpec
 from t5x import metrics as metrics_lib
 from t5x import partitioning
 from t5x.embedded.actions import ActionMode, BaseAction, EarlyStoppingAction, TerminateOnNanAction  # noqa: F401  (T5X's names for gin: trainer.EarlyStoppingAction, …)
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 from t5x.embedded.metrics_manager import MetricsManager
 from t5x.embedded.weight_metrics import WeightMetricsComputer
 from t5x.train_state import TrainState
 from t5xpg.base import memory
 
-__getattr__ = missing_names("trainer")
+refuse_missing(globals(), "trainer")
 
 # T5X's names for what trainers take and give.
 Array = np.ndarray | jax.Array

@@ -22,7 +22,7 @@ from seqio import TensorBoardLogger
 
 from t5x.checkpoints import get_local_data
 from t5x.embedded.checkpoint_configs import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 from t5x.embedded.datasets import (
     DatasetConfig,
     ShardedDatasetIterator,
@@ -45,7 +45,7 @@ from t5x.embedded.packing import make_converter
 from t5x.embedded.vocabulary_check import get_vocabulary, import_module, import_task_module, verify_matching_vocabs
 from t5xpg.base.files import open_whole
 
-__getattr__ = missing_names("utils")
+refuse_missing(globals(), "utils")
 
 __all__ = [
     "CheckpointConfig",

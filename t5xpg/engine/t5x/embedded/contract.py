@@ -1,16 +1,15 @@
 """T5X's contract: which of T5X's names the engine has and which it lacks, both listed in contract.txt.
 
 A missing name says so in one line instead of a bare ImportError or AttributeError: `MissingModules` does so for
-modules, and a module's `__getattr__`, which `missing_names` makes, for the names in it.
+modules, and a module's `__getattr__`, which `refuse_missing` sets, for the names in it.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 PATH = Path(__file__).with_name("contract.txt")
 
@@ -27,19 +26,24 @@ def refusal(name: str) -> str:
     return f"The embedded engine has no t5x.{name} ({missing()[name]}); an installed google-research/t5x has it."
 
 
-def missing_names(module: str) -> Callable[[str], NoReturn]:
-    """Returns the `__getattr__` of one of T5X's modules, such as "utils" or "examples.t5.layers".
+def refuse_missing(module: dict[str, Any], name: str) -> None:
+    """Gives one of T5X's modules a `__getattr__` that refuses the names it lacks.
 
-    For a missing name of T5X it raises ImportError, the only error whose message `from t5x.utils import name` keeps.
+    It raises ImportError: no other error keeps its words in `from t5x.utils import name`. It is set here, not defined
+    there, so that a type checker still sees which names a module has.
+
+    Args:
+      module: its globals().
+      name: below t5x, "utils" or "examples.t5.layers".
     """
 
-    def __getattr__(name: str) -> NoReturn:
-        full = f"{module}.{name}"
+    def __getattr__(attribute: str) -> NoReturn:
+        full = f"{name}.{attribute}"
         if full in missing():
-            raise ImportError(refusal(full), name=name)
-        raise AttributeError(f"module 't5x.{module}' has no attribute {name!r}")
+            raise ImportError(refusal(full), name=attribute)
+        raise AttributeError(f"module 't5x.{name}' has no attribute {attribute!r}")
 
-    return __getattr__
+    module["__getattr__"] = __getattr__
 
 
 class MissingModules:

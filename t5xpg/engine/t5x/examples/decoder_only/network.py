@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 from t5x.examples.t5 import layers
 from t5x.examples.t5 import network as t5
 
-__getattr__ = missing_names("examples.decoder_only.network")
+refuse_missing(globals(), "examples.decoder_only.network")
 
 
 @struct.dataclass

@@ -16,10 +16,10 @@ from flax import linen as nn
 from flax import struct
 from flax.linen.partitioning import ScanIn, remat, scan_with_axes, with_sharding_constraint
 
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 from t5x.examples.t5 import network as t5
 
-__getattr__ = missing_names("examples.scalable_t5.network")
+refuse_missing(globals(), "examples.scalable_t5.network")
 
 # What the forward pass keeps of a layer: all that the backward pass needs; products with kernels; nothing.
 KEPT = {

@@ -26,7 +26,7 @@ from flax import linen as nn
 from flax.linen.partitioning import param_with_axes, with_sharding_constraint
 from jax import lax
 
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 from t5x.embedded.masks import (
     add_mask,
     combine_biases,
@@ -36,7 +36,7 @@ from t5x.embedded.masks import (
     make_decoder_mask,
 )
 
-__getattr__ = missing_names("examples.t5.layers")
+refuse_missing(globals(), "examples.t5.layers")
 
 __all__ = [
     "DenseGeneral",

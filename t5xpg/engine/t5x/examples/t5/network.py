@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from t5x.embedded.contract import missing_names
+from t5x.embedded.contract import refuse_missing
 from t5x.examples.t5 import layers
 
-__getattr__ = missing_names("examples.t5.network")
+refuse_missing(globals(), "examples.t5.network")
 
 
 @struct.dataclass
