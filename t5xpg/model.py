@@ -157,6 +157,8 @@ class Model:
     def _run(self, step, inputs, targets, rng: jax.Array | None = None) -> np.ndarray:
         """Returns the outputs of `step` [number of inputs, …], computed batch by batch."""
         inputs, targets = self._encoded(inputs, targets)
+        if not inputs:
+            raise ValueError("There are no inputs; pass a list of at least one.")
         outputs, size = [], self._batch_size
         for start in range(0, len(inputs), size):
             part = inputs[start : start + size]

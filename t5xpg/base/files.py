@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -60,4 +61,5 @@ def make_folder_whole(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def _beside(path: Path) -> Path:
-    return path.with_name(f"{path.name}.{os.getpid()}.part")
+    """A name that no other process or thread takes; in a container a killed run may have had the same process id."""
+    return path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}.part")

@@ -65,8 +65,8 @@ def sentencepiece_extra_ids(folder: Path) -> int:
     config = read_json(folder / "tokenizer_config.json")
     if not config:
         return 100
-    names = [*config.get("additional_special_tokens", ()), *config.get("extra_special_tokens", ())]
-    return max(sum(bool(sentinels.NAME.search(str(name))) for name in names), config.get("extra_ids", 0))
+    names = [*(config.get("additional_special_tokens") or ()), *(config.get("extra_special_tokens") or ())]
+    return max(sum(bool(sentinels.NAME.search(str(name))) for name in names), config.get("extra_ids") or 0)
 
 
 def byte_extra_ids(folder: Path) -> int | None:

@@ -60,7 +60,9 @@ def encode(text: str | Sequence[int], vocabulary: seqio.Vocabulary) -> list[int]
     parts = NAME.split(text)  # text, number, text, …
     ids = list(vocabulary.encode(parts[0]))
     for number, part in zip(parts[1::2], parts[2::2], strict=True):
-        ids += [to_id(int(number), vocabulary), *vocabulary.encode(part)]
+        known = int(number) < count(vocabulary)  # as for SentencePiece, another name is text
+        ids += [to_id(int(number), vocabulary)] if known else vocabulary.encode(name(int(number)))
+        ids += vocabulary.encode(part)
     return [*ids, vocabulary.eos_id]
 
 

@@ -359,3 +359,17 @@ def test_configurations_check_their_values():
         utils.SaveCheckpointConfig(dtype="int8")
     with pytest.raises(ValueError, match="RestoreCheckpointConfig.mode is 'best'"):
         utils.RestoreCheckpointConfig("x", "best")
+
+
+def test_an_event_file_that_a_kill_cut_short_is_read_up_to_there(tmp_path):
+    folder = tmp_path / "training_eval" / "pairs"
+    writer = tf.summary.create_file_writer(str(folder))
+    with writer.as_default():
+        for step in (1, 2):
+            tf.summary.scalar("loss", float(step), step)
+            writer.flush()
+    writer.close()
+    (path,) = folder.glob("*tfevents*")
+    path.write_bytes(path.read_bytes()[:-5])
+    found = checkpoints.populate_metrics_for_steps(str(tmp_path), "training_eval/pairs/loss", [1, 2])
+    assert found == {1: 1.0}

@@ -31,3 +31,9 @@ def test_names_are_t5s():
     assert sentinels.name(7) == "<extra_id_7>"
     assert sentinels.NAME.search("a <extra_id_12> b")[1] == "12"
     assert not sentinels.NAME.search("<extra_id_>")
+
+
+def test_a_name_beyond_the_last_sentinel_is_text():
+    vocabulary = seqio.ByteVocabulary(extra_ids=100)
+    assert sentinels.encode("<extra_id_99>", vocabulary) == [sentinels.first(vocabulary), 1]
+    assert sentinels.encode("a<extra_id_100>", vocabulary) == [*vocabulary.encode("a<extra_id_100>"), 1]

@@ -236,6 +236,7 @@ class TrainingRun:
             return
         self._loss_watch.check(self._trainer.train_state, step)
         tick = time.time()
+        self._trainer.flush_metrics()  # which of the checkpoints are best is read from the event files
         if self._manager.save(self._trainer.train_state, self.save_fns):
             self._trainer.train_metrics_manager.write_scalar("timing/checkpoint_seconds", time.time() - tick, step)
             logging.info("Saving %s", checkpoints.checkpoint_path(self._model_dir, step))

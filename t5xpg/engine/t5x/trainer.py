@@ -119,6 +119,11 @@ class BaseTrainer(abc.ABC):
         for manager in (self.train_metrics_manager, *self.eval_metrics_managers.values()):
             manager.close()
 
+    def flush_metrics(self) -> None:
+        """Waits until the metrics so far are in the event files."""
+        for manager in (self.train_metrics_manager, *self.eval_metrics_managers.values()):
+            manager.flush()
+
     def _get_step_rng(self, step) -> jax.Array:
         return jax.random.fold_in(self._base_rng, step)
 

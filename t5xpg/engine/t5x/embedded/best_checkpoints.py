@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import glob
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers as ocp_policies
 
@@ -87,9 +88,20 @@ def populate_metrics_for_steps(checkpoints_dir: str, metric_name: str, steps: Co
     for i in range(1, len(parts)):
         folder, tag = os.path.join(checkpoints_dir, *parts[:i]), "/".join(parts[i:])
         for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*tfevents*"))):
-            for event in tf.compat.v1.train.summary_iterator(path):
+            for event in events(path):
                 if event.step in steps:
                     for value in event.summary.value:
                         if value.tag == tag:
-                            values[event.step] = float(tf.make_ndarray(value.tensor))
+                            simple = value.HasField("simple_value")
+                            values[event.step] = value.simple_value if simple else float(tf.make_ndarray(value.tensor))
     return values
+
+
+def events(path: str) -> Iterator:
+    """Yields the records of an event file; the last one may be cut short, by a kill or because it is being written."""
+    import tensorflow as tf
+
+    try:
+        yield from tf.compat.v1.train.summary_iterator(path)
+    except tf.errors.DataLossError:
+        logging.warning("%s ends in an unfinished record.", path)
