@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 
 import jax
@@ -12,31 +11,10 @@ import pytest
 from flax import linen as nn
 from golden import record_network as golden
 
-from t5x.examples.t5 import layers, network
+from t5x.examples.t5 import layers
 
 RECORD = json.loads(golden.PATH.read_text())
 KEY = jax.random.PRNGKey(0)
-
-
-def setup(name: str = "t5_1_1") -> tuple[network.Transformer, dict]:
-    """Returns (module, params) of a golden case."""
-    module, variables = golden.initialize(name)
-    return module, variables["params"]
-
-
-@functools.partial(jax.jit, static_argnames="module")
-def logits_of(module, params, batch, dropout_key=None):
-    rngs = None if dropout_key is None else {"dropout": dropout_key}
-    return module.apply({"params": params}, **batch, enable_dropout=rngs is not None, rngs=rngs)
-
-
-@functools.partial(jax.jit, static_argnames="module")
-def encode(module, params, inputs):
-    return module.apply({"params": params}, inputs, enable_dropout=False, method=module.encode)
-
-
-def unpacked_batch(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: array for name, array in batch.items() if name.endswith("tokens")}
 
 
 # --- embedding -------------------------------------------------------------------------------------------------------
