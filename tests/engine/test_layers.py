@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from golden import record_network as golden
 
 from t5x.examples.t5 import layers
 
-RECORD = json.loads(golden.PATH.read_text())
 KEY = jax.random.PRNGKey(0)
 
 
