@@ -10,7 +10,7 @@ def test_a_binding_on_the_command_line_is_a_gin_binding():
     args = ["--gin_file=a.gin", "--gin.scope/train.x=1", "--gin.N='k = v'", "gin.y=2"]
     expected = ["--gin_file=a.gin", "--gin_bindings=scope/train.x = 1", "--gin_bindings=N = 'k = v'", "gin.y=2"]
     assert gin_utils.rewrite_gin_args(args) == expected
-    with pytest.raises(ValueError, match="must be of the form .* got: --gin.train.x$"):
+    with pytest.raises(ValueError, match=r"--gin.train.x has no value; write --gin.train.x=VALUE.$"):
         gin_utils.rewrite_gin_args(["--gin.train.x"])
 
 

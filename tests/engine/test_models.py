@@ -80,7 +80,7 @@ def test_batches_without_a_prefix_are_refused():
 def test_a_random_key_given_twice_is_refused():
     model, params, batch = golden.setup("decoder_only", "sample")
     key = jax.random.PRNGKey(0)
-    with pytest.raises(ValueError, match="from the `rng` argument"):
+    with pytest.raises(ValueError, match="The random key is given twice"):
         model.predict_batch_with_aux(params, batch, rng=key, decoder_params={"decode_rng": key})
 
 

@@ -37,7 +37,7 @@ def rewrite_gin_args(args: Sequence[str]) -> list[str]:
             return arg
         name, equals, value = arg.removeprefix("--gin.").partition("=")
         if not equals:
-            raise ValueError(f"Gin bindings must be of the form '--gin.<param>=<value>', got: {arg}")
+            raise ValueError(f"{arg} has no value; write --gin.{name}=VALUE.")
         return f"--gin_bindings={name} = {value}"
 
     return [rewrite(arg) for arg in args]

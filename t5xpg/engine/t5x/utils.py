@@ -148,7 +148,7 @@ def get_dataset_inner(
 
 def check_batch_size(batch_size: int, num_shards: int) -> None:
     if batch_size % num_shards:
-        raise ValueError(f"Batch size ({batch_size}) must be divisible by number of shards ({num_shards}).")
+        raise ValueError(f"batch_size {batch_size} must be a multiple of the {num_shards} processes' data shards.")
 
 
 def get_training_eval_datasets(
@@ -242,16 +242,14 @@ def override_params_axes_names(
       ValueError: there are no axis names to override, or there are not as many as the parameter has axes.
     """
     if "params_axes" not in model_variables:
-        raise ValueError("Model variables do not contain a 'params_axes' collection to apply an override to.")
+        raise ValueError("These variables have no 'params_axes' to override; take those of get_initial_variables.")
     axes = flatten_dict_string_keys(model_variables["params_axes"])
     for name, param in flatten_dict_string_keys(model_variables["params"]).items():
         names = next((names for pattern, names in params_axes_names_override if re.fullmatch(pattern, name)), None)
         if names is None:
             continue
         if len(names) != param.ndim:
-            raise ValueError(
-                f"Provided axis name override for {name} does not match param rank ({param.ndim}): {names}"
-            )
+            raise ValueError(f"{name} has {param.ndim} axes, and params_axes_names_override names {names}; name each.")
         axes[f"{name}_axes"] = flax_partitioning.AxisMetadata(names=tuple(names))
     return freeze({**model_variables, "params_axes": traverse_util.unflatten_dict(axes, sep="/")})
 

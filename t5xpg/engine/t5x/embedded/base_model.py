@@ -204,12 +204,8 @@ class BaseTransformerModel(BaseModel):
         """Calls the decode function; returns ids [batch, num_decodes, length] and scores [batch, num_decodes]."""
         arguments = dict(decoder_params or {})
         if rng is not None:
-            given = arguments.get("decode_rng")
-            if given is not None:
-                raise ValueError(
-                    f"Got RNG both from the `rng` argument ({rng}) and `decoder_params['decode_rng']` ({given}). "
-                    "Please specify one or the other."
-                )
+            if arguments.get("decode_rng") is not None:
+                raise ValueError("The random key is given twice, as rng and in decoder_params['decode_rng']; give one.")
             arguments["decode_rng"] = rng
         if initial_index is not None:
             arguments["initial_index"] = initial_index

@@ -354,9 +354,7 @@ class Embed(nn.Module):
         """int [batch, length] -> [batch, length, features]; an id outside the table becomes zeros."""
         ids = jnp.asarray(inputs, self.cast_input_dtype)
         if not jnp.issubdtype(ids.dtype, jnp.integer):
-            raise ValueError(
-                f"Input type must be an integer or unsigned integer. Got {ids.dtype}; set cast_input_dtype."
-            )
+            raise ValueError(f"Embed takes ids of an integer dtype, and these are {ids.dtype}; set cast_input_dtype.")
         if self.one_hot:
             return jax.nn.one_hot(ids, self.num_embeddings, dtype=self.dtype) @ self.embedding.astype(self.dtype)
         # Gathered before the cast, so that the gradient of a frequent token is summed in float32.
