@@ -244,3 +244,25 @@ def test_a_preempted_run_is_saved_and_the_error_goes_on(tmp_path):
     with made, pytest.raises(trainer.PreemptionError, match="the machine goes"), run._saving_if_preempted():
         made.train(preempted(), 5)
     assert manager.steps == [3]
+
+
+class ReadsMetrics(Saved):
+    """Looks, as it saves, which metrics are in the event files: the best checkpoints are chosen by them."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.found = str(folder), {}
+
+    def save(self, state, *_) -> bool:
+        self.found = checkpoints.populate_metrics_for_steps(self.folder, "train/learning_rate", [2])
+        return super().save(state)
+
+
+def test_metrics_are_in_the_event_files_before_a_checkpoint_is_saved(tmp_path):
+    made, _ = make_trainer(summary_dir=str(tmp_path))
+    manager = ReadsMetrics(tmp_path)
+    run = train.TrainingRun(made, manager, None, None, {}, {}, str(tmp_path))
+    with made:
+        made.train(iter([BATCH] * 2), 2)
+        run._save(2)
+    assert manager.found == {2: pytest.approx(RATE)}
