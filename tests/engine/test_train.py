@@ -160,3 +160,14 @@ def test_what_an_evaluation_stops_is_saved(corpus, tmp_path):
     assert done.returncode == 0, done.stderr
     stopped = int(re.search(r"step ([\d,]+) is in", done.stderr)[1].replace(",", ""))
     assert stopped < 100 and checkpoints.all_steps(f"{tmp_path}/run") == [0, stopped]
+
+
+def test_a_place_in_the_data_that_an_interruption_would_lose_is_refused(corpus, micro_run, tmp_path):
+    done = run_t5xpg(
+        *("train", TESTS / "micro.gin", f"FILES={corpus}", f"MODEL_DIR={tmp_path}"),
+        "utils.CheckpointConfig.restore=@utils.RestoreCheckpointConfig()",
+        f"utils.RestoreCheckpointConfig.path={micro_run[0]}/checkpoint_10",
+        "utils.RestoreCheckpointConfig.restore_dataset=True",
+    )
+    assert done.returncode == 1 and "save_dataset = True too" in done.stderr.splitlines()[-1], done.stderr
+    assert not checkpoints.all_steps(str(tmp_path))

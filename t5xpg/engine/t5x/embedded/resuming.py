@@ -21,7 +21,11 @@ FIRST_STEP_NAME = "first_step.txt"
 
 @dataclasses.dataclass(frozen=True)
 class Restorer:
-    """Finds the state to start from."""
+    """Finds the state to start from.
+
+    Raises:
+      ValueError: the data is to go on from another run's place, and this run, interrupted, could not find that again.
+    """
 
     initializer: TrainStateInitializer
     partitioner: Any
@@ -29,6 +33,14 @@ class Restorer:
     model_dir: str
     train_iter: Any
     init_rng: jax.Array
+
+    def __post_init__(self):
+        save, restore = self.checkpoint_cfg.save, self.checkpoint_cfg.restore
+        if restore and restore.restore_dataset and save and not save.save_dataset:
+            raise ValueError(
+                "RestoreCheckpointConfig.restore_dataset goes on from another run's place in the data, which this run "
+                "would lose if interrupted; bind utils.SaveCheckpointConfig.save_dataset = True too."
+            )
 
     def initialize(self, train_dataset_cfg: datasets.DatasetConfig, layout):
         """Returns the latest state in model_dir, else that of the checkpoint asked for, else a new one."""
