@@ -86,8 +86,10 @@ class Model:
           ValueError: the folder holds no such checkpoint, or not the config.gin of a training run.
         """
         steps = checkpoints.all_steps(model_dir) if os.path.isdir(model_dir) else []
-        if not steps or (step is not None and step not in steps):
-            raise ValueError(f"{model_dir} has no checkpoint{'' if step is None else f' {step}'}; it has {steps}.")
+        if not steps:
+            raise ValueError(f"{model_dir} has no checkpoint; give the MODEL_DIR of a training run.")
+        if step is not None and step not in steps:
+            raise ValueError(f"{model_dir} has no checkpoint {step}; it has {steps}.")
         path = os.path.join(model_dir, f"checkpoint_{steps[-1] if step is None else step}")
         return cls(recipes.read_run(model_dir).settings(), path, batch_size)
 
