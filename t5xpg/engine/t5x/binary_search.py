@@ -18,10 +18,11 @@ def topk_mask(x: jax.Array, k: int | jax.Array, replace_val: float | jax.Array) 
 
     Args:
       x: float [..., vocab].
-      k: how many to keep; may be traced.
+      k: how many to keep, at least 1; may be traced.
       replace_val: what the others become.
     """
-    kept = _fewest_largest(x, lambda kept: kept.sum(-1) >= k)
+    count = jnp.maximum(k, 1)
+    kept = _fewest_largest(x, lambda kept: kept.sum(-1) >= count)
     return jnp.where(kept, x, jnp.asarray(replace_val, x.dtype))
 
 
@@ -30,18 +31,18 @@ def topp_mask(logits: jax.Array, p: float | jax.Array, replace_val: float | jax.
 
     Args:
       logits: float [..., vocab].
-      p: the share; may be traced.
+      p: the share, above 0; may be traced.
       replace_val: what the others become.
     """
-    probs = jax.nn.softmax(logits)
-    kept = _fewest_largest(probs, lambda kept: jnp.where(kept, probs, 0.0).sum(-1) >= p)
+    probs, share = jax.nn.softmax(logits), jnp.maximum(p, jnp.finfo(jnp.float32).tiny)
+    kept = _fewest_largest(probs, lambda kept: jnp.where(kept, probs, 0.0).sum(-1) >= share)
     return jnp.where(kept, logits, jnp.asarray(replace_val, logits.dtype))
 
 
 def _fewest_largest(x: jax.Array, enough: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """Returns the mask [..., vocab] of the fewest largest values of x for which `enough(mask)` [...] holds.
 
-    Equal values are kept or dropped together, and so at least the largest is kept; if nothing is enough, all are.
+    Equal values are kept or dropped together; if nothing is enough, all are kept. No values at all must not be enough.
     The cut is found in 32 passes over x.
     """
     bits = lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
@@ -54,4 +55,4 @@ def _fewest_largest(x: jax.Array, enough: Callable[[jax.Array], jax.Array]) -> j
         return jnp.where(enough(keys >= higher[..., None]), higher, cut)
 
     cut = lax.fori_loop(0, 32, settle_bit, jnp.zeros(x.shape[:-1], jnp.uint32))
-    return keys >= jnp.minimum(cut, keys.max(-1))[..., None]
+    return keys >= cut[..., None]

@@ -151,8 +151,11 @@ def temperature_sample(
         hard_limit = max_decode_steps_hard_limit or 0
         steps = jnp.minimum(max_decode_steps, hard_limit if hard_limit > 0 else length)
         limit = jnp.minimum(limit, jnp.sum(sequences != 0, axis=1) + steps)
-    temperature = jnp.where(topk == 1, 0.0, jnp.asarray(temperature, jnp.float32))
-    temperature = jnp.broadcast_to(temperature, (batch,))
+    if _is_traced(topk):
+        temperature = jnp.where(topk == 1, 0.0, temperature)
+    elif topk == 1:  # a plain number, which XLA folds: dividing by an array it cannot see into costs a sixth of a step
+        temperature = 0.0
+    temperature = jnp.broadcast_to(jnp.asarray(temperature, jnp.float32), (batch,))
     sequences, cur_index, limit, temperature = (
         flat_batch_beam_expand(x, num_decodes) for x in (sequences, cur_index, limit, temperature)
     )  # [rows, length + 1], then three of [rows]
