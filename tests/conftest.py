@@ -15,6 +15,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1]
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
+import emulators
 import pytest
 from command import run_fresh_t5xpg, run_t5xpg
 
@@ -26,6 +27,21 @@ PROSE = (
     "The lighthouse keeper wrote down the weather every morning, and every evening he read what he had written. "
     "On clear days the far shore was a thin grey line; on others there was only the sound of the water below. "
 )
+
+
+@pytest.fixture(scope="session")
+def stores():
+    """Emulators of gs:// and s3://; this process's environment leads to them, and that of programs it starts."""
+    with emulators.gcs() as gcs, emulators.s3() as s3, pytest.MonkeyPatch.context() as environment:
+        for name, value in {**emulators.gcs_environment(gcs), **emulators.s3_environment(s3)}.items():
+            environment.setenv(name, value)
+        yield {"gs": gcs, "s3": s3}
+
+
+@pytest.fixture(params=["gs", "s3"])
+def bucket(request, stores) -> str:
+    """The URL of a new, empty bucket."""
+    return emulators.new_bucket(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -1,32 +1,180 @@
-"""Files and folders that appear whole under their names, or not at all."""
+"""Opens, lists, renames and removes files and folders, on a disk and at URLs; the only module that does.
+
+What is written appears whole under its name, or not at all. Object stores have no folders and no rename: a folder
+is what names begin with, an object appears when its last byte is sent, and what must be one thing (a checkpoint, an
+exported model) counts from its marker on, which is written last.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
+
+from t5xpg.base.stores import absolute, check_writable, file_system, is_url, named_errors
+
+_BLOCK = 8 * 1024 * 1024  # bytes of one request; S3 takes no smaller part than 5 MiB
+
+
+def open_binary(path: str | os.PathLike, block_size: int = _BLOCK) -> IO[bytes]:
+    """Opens a file to read bytes; of a URL, `block_size` bytes are fetched at a time. The result can seek."""
+    if not is_url(path):
+        return open(absolute(path), "rb")
+    with named_errors(path):
+        return cast(IO[bytes], file_system(path).open(os.fspath(path), "rb", block_size=block_size))
+
+
+def read_bytes(path: str | os.PathLike) -> bytes:
+    if not is_url(path):
+        return Path(absolute(path)).read_bytes()
+    with named_errors(path):
+        return file_system(path).cat_file(os.fspath(path))
+
+
+def read_text(path: str | os.PathLike) -> str:
+    """Returns a UTF-8 file's text."""
+    return read_bytes(path).decode("utf-8")
+
+
+def exists(path: str | os.PathLike) -> bool:
+    """Whether there is a file or a folder; a store's folder is there while it holds something."""
+    if not is_url(path):
+        return os.path.exists(absolute(path))
+    with named_errors(path):
+        return bool(file_system(path).exists(absolute(path)))
+
+
+def is_file(path: str | os.PathLike) -> bool:
+    if not is_url(path):
+        return os.path.isfile(absolute(path))
+    with named_errors(path):
+        return bool(file_system(path).isfile(absolute(path)))
+
+
+def is_folder(path: str | os.PathLike) -> bool:
+    if not is_url(path):
+        return os.path.isdir(absolute(path))
+    with named_errors(path):
+        return bool(file_system(path).isdir(absolute(path)))
+
+
+def size(path: str | os.PathLike) -> int:
+    """Returns a file's size in bytes."""
+    if not is_url(path):
+        return os.path.getsize(absolute(path))
+    with named_errors(path):
+        return int(file_system(path).info(os.fspath(path))["size"])
+
+
+def names_in(folder: str | os.PathLike) -> list[str]:
+    """Returns the sorted names of what a folder holds; none where there is no such folder."""
+    if not is_folder(folder):
+        return []
+    if not is_url(folder):
+        return sorted(os.listdir(absolute(folder)))
+    with named_errors(folder):
+        found = file_system(folder).ls(absolute(folder), detail=False)
+    own = absolute(folder).split("://")[1]  # a store may hold an object for the folder itself
+    return sorted({os.path.basename(path.rstrip("/")) for path in found if path.rstrip("/") != own})
+
+
+def matching(pattern: str) -> list[str]:
+    """Returns the sorted paths that a glob (`*`, `?`, `[…]`, `**`) matches, as URLs where it is one."""
+    if not is_url(pattern):
+        import glob
+
+        return sorted(glob.glob(absolute(pattern), recursive=True))
+    scheme = pattern.split("://")[0]
+    with named_errors(pattern):
+        return sorted(f"{scheme}://{path}" for path in file_system(pattern).glob(pattern))
+
+
+def make_folder(path: str | os.PathLike) -> None:
+    """Makes a folder and those above it; a store needs none."""
+    check_writable(path)
+    if not is_url(path):
+        os.makedirs(absolute(path), exist_ok=True)
+
+
+def remove(path: str | os.PathLike) -> None:
+    """Removes a file, or a folder with all it holds; nothing happens where there is neither."""
+    if not is_url(path):
+        local = absolute(path)
+        if os.path.isdir(local) and not os.path.islink(local):
+            shutil.rmtree(local)
+        else:
+            Path(local).unlink(missing_ok=True)
+        return
+    with named_errors(path), contextlib.suppress(FileNotFoundError):
+        file_system(path).rm(absolute(path), recursive=True)
+
+
+def move(path: str | os.PathLike, target: str | os.PathLike) -> None:
+    """Renames a file or a folder within one disk or store; on a store everything is copied, then removed."""
+    if not is_url(path):
+        os.replace(absolute(path), absolute(target))
+        return
+    system, start = file_system(path), absolute(path).split("://")[1]
+    with named_errors(path):
+        found = system.find(start)
+        if not found:
+            raise FileNotFoundError(start)
+        for each in found:
+            system.cp_file(each, absolute(target).split("://")[1] + each[len(start) :])
+        system.rm(found)
+
+
+def create(path: str | os.PathLike, content: str) -> None:
+    """Writes a small file that must not be there yet.
+
+    Raises:
+      FileExistsError: it is. A store that knows conditions (GCS, S3) decides between two that try at once.
+    """
+    if not is_url(path):
+        with open(absolute(path), "x", encoding="utf-8") as file:
+            file.write(content)
+        return
+    with named_errors(path):
+        file_system(path).pipe_file(absolute(path), content.encode(), mode="create")
 
 
 @contextlib.contextmanager
 def open_whole(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
-    """Opens a temporary file next to `path` that replaces it if the block succeeds and is removed if it fails.
+    """Opens a file that appears under its name if the block succeeds; if it fails, what was there stays.
 
-    The folder is made if need be. The content is on the disk before the file gets its name, so that a power cut
-    leaves the old file or the new one. The temporary name does not match *.jsonl or *.json.
+    On a disk that is a temporary file beside it, whose content is on the disk before it gets its name, so that a
+    power cut leaves the old file or the new one; its name does not match *.jsonl or *.json. The folder is made if need
+    be. To a store the content is sent as it is written, and committed at the end.
 
     Args:
       path: of the file.
       mode: "w" (UTF-8) or "wb".
     """
-    path = Path(path)
+    check_writable(path)
+    opened = _open_object(path) if is_url(path) else _open_beside(Path(absolute(path)))
+    with opened as file:
+        if "b" in mode:
+            yield file
+        else:
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="\n", write_through=True)
+            try:
+                yield text
+            finally:
+                text.detach()
+
+
+@contextlib.contextmanager
+def _open_beside(path: Path) -> Iterator[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = _beside(path)
     try:
-        with open(part, mode, encoding=None if "b" in mode else "utf-8") as file:
+        with open(part, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -35,29 +183,92 @@ def open_whole(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
         part.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def _open_object(path: str | os.PathLike) -> Iterator[Any]:
+    with named_errors(path):
+        file = file_system(path).open(os.fspath(path), "wb", block_size=_BLOCK, autocommit=False)
+    try:
+        yield file
+        with named_errors(path):
+            file.close()
+            file.commit()
+    except BaseException:
+        _discard(file)
+        raise
+
+
+def _discard(file: Any) -> None:
+    """Ends an upload; one that cannot be ended is never visible, and the store drops it in time."""
+    file.closed = True  # closing it again, as Python may, would send the rest
+    with contextlib.suppress(Exception):
+        file.discard()
+
+
 def write_whole(path: str | os.PathLike, content: str | bytes) -> None:
     """Writes `content` with `open_whole`; text as UTF-8."""
+    if is_url(path):  # one request, no upload in parts
+        check_writable(path)
+        with named_errors(path):
+            file_system(path).pipe_file(os.fspath(path), content.encode() if isinstance(content, str) else content)
+        return
     with open_whole(path, "w" if isinstance(content, str) else "wb") as file:
         file.write(content)
 
 
 @contextlib.contextmanager
-def make_folder_whole(path: str | os.PathLike) -> Iterator[Path]:
-    """Yields a folder next to `path` that is renamed to it if the block succeeds and removed if it fails.
+def make_folder_whole(path: str | os.PathLike, last: str = "config.json") -> Iterator[Path]:
+    """Yields a local folder that becomes `path` if the block succeeds and is removed if it fails.
+
+    Args:
+      path: of a folder that is not there yet; on a disk the one yielded is beside it and is renamed. To a store its
+        files are sent one by one, and removed again if one cannot be.
+      last: the name of the file that readers look for first; it is sent last.
 
     Raises:
       FileExistsError: `path` exists.
     """
-    target = Path(path)
-    if target.exists():
+    check_writable(path)
+    if exists(path):
         raise FileExistsError(f"{path}: exists already; pass a folder that does not exist yet.")
-    part = _beside(target)
-    part.mkdir(parents=True)
+    if is_url(path):
+        with tempfile.TemporaryDirectory(prefix="t5xpg-") as part:
+            yield Path(part)
+            send_folder(part, path, last)
+        return
+    target = Path(absolute(path))
+    beside = _beside(target)
+    beside.mkdir(parents=True)
     try:
-        yield part
-        os.replace(part, target)
+        yield beside
+        os.replace(beside, target)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def send_folder(folder: str, path: str | os.PathLike, last: str = "") -> None:
+    """Copies a local folder's files to a URL, the one named `last` after all others; all or none of them stay."""
+    local = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]
+    local.sort(key=lambda file: (os.path.relpath(file, folder) == last, file))
+    try:
+        for file in local:
+            with named_errors(path):
+                file_system(path).put_file(file, f"{absolute(path)}/{os.path.relpath(file, folder)}")
+    except BaseException:
+        remove(path)
+        raise
+
+
+@contextlib.contextmanager
+def local_copy(path: str | os.PathLike) -> Iterator[str]:
+    """Yields a local path with a file's or a folder's content, for libraries that know no URLs; removed afterwards."""
+    if not is_url(path):
+        yield absolute(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="t5xpg-") as folder:
+        local = os.path.join(folder, os.path.basename(absolute(path)))
+        with named_errors(path):
+            file_system(path).get(absolute(path), local, recursive=is_folder(path))
+        yield local
 
 
 def _beside(path: Path) -> Path:
