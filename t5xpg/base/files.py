@@ -122,9 +122,7 @@ def move(path: str | os.PathLike, target: str | os.PathLike) -> None:
         return
     system, start = file_system(path), absolute(path).split("://")[1]
     with named_errors(path):
-        found = system.find(start)
-        if not found:
-            raise FileNotFoundError(start)
+        found = system.find(start) or [start]
         for each in found:
             system.cp_file(each, absolute(target).split("://")[1] + each[len(start) :])
         system.rm(found)
@@ -132,6 +130,10 @@ def move(path: str | os.PathLike, target: str | os.PathLike) -> None:
 
 def create(path: str | os.PathLike, content: str) -> None:
     """Writes a small file that must not be there yet.
+
+    Args:
+      path: of the file.
+      content: what nobody else would write: where an answer was lost, it tells whether the file is ours.
 
     Raises:
       FileExistsError: it is. A store that knows conditions (GCS, S3) decides between two that try at once.
@@ -141,7 +143,11 @@ def create(path: str | os.PathLike, content: str) -> None:
             file.write(content)
         return
     with named_errors(path):
-        file_system(path).pipe_file(absolute(path), content.encode(), mode="create")
+        try:
+            file_system(path).pipe_file(absolute(path), content.encode(), mode="create")
+        except FileExistsError:
+            if read_text(path) != content:
+                raise
 
 
 @contextlib.contextmanager

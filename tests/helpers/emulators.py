@@ -1,6 +1,7 @@
 """Object stores on the loopback: gcp-storage-emulator for gs://, moto's server for s3://, each a process of its own."""
 
 import contextlib
+import importlib
 import socket
 import subprocess
 import sys
@@ -75,3 +76,13 @@ def new_bucket(scheme: str) -> str:
     url = f"{scheme}://bucket-{uuid.uuid4().hex[:8]}"
     stores.file_system(url).mkdir(url.split("://")[1])
     return url
+
+
+def forget_connections() -> None:
+    """Makes the next request read the environment again, which may lead to another server now."""
+    from t5xpg.base import stores
+
+    stores._file_system.cache_clear()
+    for system in ("gcsfs.GCSFileSystem", "s3fs.S3FileSystem"):
+        module, name = system.split(".")
+        getattr(importlib.import_module(module), name).clear_instance_cache()

@@ -1,0 +1,76 @@
+"""Stores that fail: requests are tried again and nothing is lost; what stays broken is one line."""
+
+import logging
+import os
+
+import emulators
+import pytest
+from faulty_proxy import FAULTS, faulty_store
+
+from t5xpg.base import files
+
+CONTENT = os.urandom(9 * 2**20)
+
+
+@pytest.fixture(autouse=True)
+def quiet_gcsfs():
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_every_third_request_fails_and_all_is_written_and_read(stores, scheme):
+    bucket = emulators.new_bucket(scheme)
+    with faulty_store(stores, scheme, every=3) as proxy:
+        for part in range(3):
+            files.write_whole(f"{bucket}/small-{part}", f"é {part}")
+            with files.open_whole(f"{bucket}/large-{part}", "wb") as file:
+                for start in range(0, len(CONTENT), 2**20):
+                    file.write(CONTENT[start : start + 2**20])
+            with files.open_binary(f"{bucket}/large-{part}", block_size=2**22) as file:
+                assert file.read() == CONTENT
+            assert files.read_text(f"{bucket}/small-{part}") == f"é {part}"
+            files.move(f"{bucket}/small-{part}", f"{bucket}/moved/{part}")
+            assert files.size(f"{bucket}/large-{part}") == len(CONTENT)
+            assert files.matching(f"{bucket}/mov*/{part}") == [f"{bucket}/moved/{part}"]
+            files.remove(f"{bucket}/large-{part}")
+        assert files.names_in(f"{bucket}/moved") == ["0", "1", "2"]
+        assert files.names_in(bucket) == ["moved"]
+    assert {fault.split(":")[0] for fault in proxy.faults} == set(FAULTS)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_file_is_created_once_however_often_the_request_is_sent(stores, scheme, fault):
+    bucket = emulators.new_bucket(scheme)
+    with faulty_store(stores, scheme, every=2, faults=[fault]) as proxy:
+        for number in range(3):
+            files.create(f"{bucket}/lock-{number}", "mine")
+            with pytest.raises(FileExistsError):
+                files.create(f"{bucket}/lock-{number}", "yours")
+            assert files.read_text(f"{bucket}/lock-{number}") == "mine"
+    assert proxy.faults
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+@pytest.mark.parametrize("status", ["401", "403"])
+def test_no_permission_is_one_line(stores, scheme, status):
+    bucket = emulators.new_bucket(scheme)
+    files.write_whole(f"{bucket}/x", "1")
+    with faulty_store(stores, scheme, every=1, faults=[status]):
+        for attempt in (files.read_bytes, files.size, lambda path: files.write_whole(path, "2")):
+            with pytest.raises(PermissionError, match=rf"^{bucket}/x: ") as caught:
+                attempt(f"{bucket}/x")
+            assert "\n" not in str(caught.value)
+    assert files.read_text(f"{bucket}/x") == "1"
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_store_that_stays_away_is_one_line(stores, scheme):
+    bucket = emulators.new_bucket(scheme)
+    files.write_whole(f"{bucket}/x", "1")
+    with faulty_store(stores, scheme, every=1, faults=["503"]):
+        for attempt in (files.read_bytes, lambda path: files.write_whole(path, "2")):
+            with pytest.raises(OSError, match=rf"^{bucket}/x: the store failed .*Try again") as caught:
+                attempt(f"{bucket}/x")
+            assert "\n" not in str(caught.value)
+    assert files.read_text(f"{bucket}/x") == "1"
