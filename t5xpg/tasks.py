@@ -88,8 +88,8 @@ def jsonl_task(
 
     A second call with the same arguments only returns the name: gin evaluates a macro at each use.
 
-    Of a document beyond 65,536 tokens each epoch of t5's objectives and of UL2 sees one
-    65,536-token piece, at random, as in t5: split books and the like into documents beforehand.
+    A document beyond 65,536 tokens is cut into chunks of that length, all of which each epoch sees;
+    `objectives.SpanCorruption(select_random_chunk=True)` takes one of them at random, as t5 does.
 
     Args:
       name: of the task; letters, digits and any of "_.:#".

@@ -14,8 +14,6 @@ from absl import logging
 
 from t5xpg import vocabularies
 
-CHUNK = 65_536  # tokens that t5 takes from one document in an epoch
-
 Lengths = Mapping[str, int]
 Features = Mapping[str, seqio.Feature]
 Example = Mapping[str, tf.Tensor]

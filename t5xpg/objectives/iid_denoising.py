@@ -1,8 +1,9 @@
-"""I.i.d. denoising, T5's baseline: t5's own code, with the checks that it lacks."""
+"""I.i.d. denoising, T5's baseline: of t5's own parts, with the checks that it lacks."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -12,19 +13,25 @@ import tensorflow as tf
 from t5.data import preprocessors as t5_preprocessors
 
 from t5xpg import vocabularies
-from t5xpg.objectives.base import Features, Lengths, Objective, Restored, more_sentinels
+from t5xpg.objectives.base import Example, Features, Lengths, Restored, more_sentinels
+from t5xpg.objectives.documents import DocumentObjective
 from t5xpg.objectives.lengths import IidDenoisingLengths, iid_denoising_lengths
 from t5xpg.objectives.span_corruption import fill_in
 from t5xpg.vocabularies import sentinels
 
 
 @dataclasses.dataclass(frozen=True)
-class IidDenoising(Objective):
+class IidDenoising(DocumentObjective):
     """T5's baseline: every token is masked on its own with chance .15; a run of them shares a sentinel.
 
-    t5's own function, its quirk included: where the first token is masked, its run is in the
+    t5's quirk included: where the first token is masked, its run is in the
     targets without a sentinel, and each later run follows the sentinel of the run before.
+
+    Attributes:
+      select_random_chunk: see `DocumentObjective`.
     """
+
+    select_random_chunk: bool = False
 
     noise_density: ClassVar[float] = 0.15  # fixed in t5
 
@@ -51,9 +58,24 @@ class IidDenoising(Objective):
         self._check_targets(inputs_length, targets_length, made.targets)
 
     def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
-        """t5's `iid_denoising`, after `check`."""
+        """After `check`, returns what t5's `iid_denoising` makes from the same seeds."""
         self._checked(sequence_length, output_features)
-        return t5_preprocessors.iid_denoising(dataset, sequence_length, output_features)
+        texts = t5_preprocessors.reduce_concat_tokens(self.chunks(dataset, output_features))
+        examples = t5_preprocessors.split_tokens_to_inputs_length(texts, sequence_length, output_features)
+        mask = functools.partial(self.convert_example, output_features=output_features)
+        return seqio.map_over_dataset(mask, num_seeds=1)(examples)
+
+    def convert_example(self, example: Example, seed: tf.Tensor, output_features: Features) -> Example:
+        """Masks one example; seed is int32 [2]."""
+        return t5_preprocessors.single_example_denoise(
+            example,
+            seed,
+            output_features=output_features,
+            noise_density=self.noise_density,
+            noise_mask_fn=t5_preprocessors.iid_noise_mask,
+            inputs_fn=t5_preprocessors.noise_span_to_unique_sentinel,
+            targets_fn=t5_preprocessors.nonnoise_span_to_unique_sentinel,
+        )
 
     def restore(self, example: Mapping[str, np.ndarray], vocabulary: seqio.Vocabulary) -> Restored | None:
         """Puts the sentinels' spans back; the first span may lack a sentinel."""

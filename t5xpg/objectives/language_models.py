@@ -1,8 +1,9 @@
-"""Language models: t5's own `prefix_lm` and `full_lm`, with the checks that they lack."""
+"""Language models: t5's `prefix_lm` and `full_lm`, of its own parts, with the checks that they lack."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -11,15 +12,19 @@ import seqio
 import tensorflow as tf
 from t5.data import preprocessors as t5_preprocessors
 
-from t5xpg.objectives.base import Example, Features, Lengths, Objective, Restored, Step, without_eos
+from t5xpg.objectives.base import Example, Features, Lengths, Restored, Step, without_eos
+from t5xpg.objectives.documents import CHUNK, DocumentObjective, cut
 
 
 @dataclasses.dataclass(frozen=True)
-class PrefixLM(Objective):
+class PrefixLM(DocumentObjective):
     """Documents, cut to the inputs length and split at random: inputs before, targets after.
 
-    Of a document beyond 65,536 tokens each epoch sees one 65,536-token piece.
+    Attributes:
+      select_random_chunk: see `DocumentObjective`.
     """
+
+    select_random_chunk: bool = False
 
     def check(self, sequence_length: Lengths | None, vocabulary: seqio.Vocabulary) -> None:
         """Refuses targets that cannot hold all of a text but its first token.
@@ -38,9 +43,12 @@ class PrefixLM(Objective):
             )
 
     def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
-        """t5's `prefix_lm`, after `check`."""
+        """After `check`, returns what t5's `prefix_lm` makes from the same seeds."""
         self._checked(sequence_length, output_features)
-        return t5_preprocessors.prefix_lm(dataset, sequence_length, output_features)
+        texts = self.chunks(dataset, output_features).map(_without_padding)
+        examples = t5_preprocessors.split_tokens_to_inputs_length(texts, sequence_length, output_features)
+        part = functools.partial(self.convert_example, output_features=output_features)
+        return seqio.map_over_dataset(part, num_seeds=1)(examples)
 
     def convert_example(self, example: Example, seed: tf.Tensor, output_features: Features) -> Example:
         """One example, as `SpanCorruption.convert_example`."""
@@ -61,12 +69,16 @@ class PrefixLM(Objective):
 
 
 @dataclasses.dataclass(frozen=True)
-class FullLM(Objective):
+class FullLM(DocumentObjective):
     """Predict every token, for decoder-only models: targets alone, EOS after each document.
 
-    Documents are concatenated 128 at a time and cut to the targets length. Of one beyond 65,536
-    tokens each epoch sees one 65,536-token piece.
+    Documents are concatenated 128 at a time and cut to the targets length.
+
+    Attributes:
+      select_random_chunk: see `DocumentObjective`.
     """
+
+    select_random_chunk: bool = False
 
     key_map: ClassVar[Mapping[str, str | None]] = {"targets": "text"}
     features: ClassVar[tuple[str, ...]] = ("targets",)
@@ -86,6 +98,16 @@ class FullLM(Objective):
         self._lengths(sequence_length)
 
     def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
-        """t5's `full_lm`, after `check`."""
+        """After `check`, returns what t5's `full_lm` makes."""
         self._checked(sequence_length, output_features)
-        return t5_preprocessors.full_lm(dataset, sequence_length, output_features)
+        if self.select_random_chunk:
+            return t5_preprocessors.full_lm(dataset, sequence_length, output_features)
+        texts = dataset.filter(lambda row: tf.size(row["targets"]) > 0)
+        # EOS ends a document, not each of its chunks.
+        chunks = cut(seqio.preprocessors.append_eos(texts, output_features), CHUNK + 1)
+        texts = t5_preprocessors.reduce_concat_tokens(chunks)
+        return t5_preprocessors.split_tokens(texts, max_tokens_per_segment=sequence_length["targets"])
+
+
+def _without_padding(row: Example) -> Example:
+    return {"targets": row["targets"][: tf.math.count_nonzero(row["targets"])]}

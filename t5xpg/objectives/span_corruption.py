@@ -3,10 +3,8 @@
 Documents are concatenated 128 at a time without a separator and cut into examples of equal length; in each, random
 spans are replaced by one sentinel each; the targets are the sentinels, each followed by what it replaced. Sentinels
 count down from the vocabulary's last id. The preprocessing is t5's own code, except that
-`span_masks` makes its masks; this module has its lengths and the checks that it lacks.
-
-**Long documents.** As in t5, a document beyond 65,536 tokens gives each epoch only one of its 65,536-token pieces, at
-random.
+`span_masks` makes its masks, and `documents` keeps all of a long document; this module has its lengths and the checks
+that it lacks.
 """
 
 from __future__ import annotations
@@ -23,29 +21,30 @@ import tensorflow as tf
 from t5.data import preprocessors as t5_preprocessors
 
 from t5xpg import vocabularies
-from t5xpg.objectives.base import CHUNK, Example, Features, Lengths, Objective, Restored, more_sentinels, without_eos
+from t5xpg.objectives.base import Example, Features, Lengths, Restored, more_sentinels, without_eos
+from t5xpg.objectives.documents import DocumentObjective
 from t5xpg.objectives.lengths import SpanCorruptionLengths, mask_counts, span_corruption_lengths
 from t5xpg.objectives.span_masks import corrupt_spans
 from t5xpg.vocabularies import sentinels
 
 
 @dataclasses.dataclass(frozen=True)
-class SpanCorruption(Objective):
+class SpanCorruption(DocumentObjective):
     """T5's pretraining: sentinels stand for masked spans in the inputs; the targets fill them in.
-
-    Of a document beyond 65,536 tokens each epoch sees one 65,536-token piece.
 
     Attributes:
       noise_density: share of the tokens that is masked, between 0 and 1.
       mean_noise_span_length: tokens per masked span, at least 1; T5 has 3, ByT5 20.
+      select_random_chunk: see `DocumentObjective`.
     """
 
     noise_density: float = 0.15
     mean_noise_span_length: float = 3.0
+    select_random_chunk: bool = False
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # gin files say 3 as well as 3.0
-            object.__setattr__(self, field.name, float(getattr(self, field.name)))
+        for name in ("noise_density", "mean_noise_span_length"):  # gin files say 3 as well as 3.0
+            object.__setattr__(self, name, float(getattr(self, name)))
         if not 0 < self.noise_density < 1:
             raise ValueError(f"noise_density is a share between 0 and 1; found {self.noise_density}. T5 has 0.15")
         if not self.mean_noise_span_length >= 1:
@@ -129,9 +128,8 @@ class SpanCorruption(Objective):
     def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
         """After `check`, returns what t5's `span_corruption` makes from the same seeds."""
         vocabulary = self._checked(sequence_length, output_features)
-        texts = t5_preprocessors.select_random_chunk(dataset, output_features, CHUNK)
         return corrupt_spans(
-            t5_preprocessors.reduce_concat_tokens(texts),
+            t5_preprocessors.reduce_concat_tokens(self.chunks(dataset, output_features)),
             self.noise_density,
             self.mean_noise_span_length,
             tokens=self.lengths(sequence_length["inputs"]).tokens,

@@ -12,19 +12,20 @@ import seqio
 import tensorflow as tf
 from t5.data import preprocessors as t5_preprocessors
 
-from t5xpg.objectives.base import CHUNK, Example, Features, Lengths, Objective, Restored
+from t5xpg.objectives.base import Example, Features, Lengths, Restored
+from t5xpg.objectives.documents import DocumentObjective
 from t5xpg.objectives.language_models import PrefixLM
 from t5xpg.objectives.lengths import fitted_span_corruption_lengths
 from t5xpg.objectives.span_corruption import SpanCorruption, fill_in
 
 
 @dataclasses.dataclass(frozen=True)
-class UL2(Objective):
+class UL2(DocumentObjective):
     """UL2's mixture of denoisers (arXiv:2205.05131, section 3.1 and appendix): one task, one cache.
 
     Each example is R-denoising (short spans), X-denoising (long or many spans) or S-denoising
     (prefix LM), and its inputs begin with that mode's prefix. Documents are concatenated as for
-    span corruption; of one beyond 65,536 tokens each epoch sees one 65,536-token piece.
+    span corruption.
 
     Deviations from the paper's `ul2_objective`: the denoiser is drawn for each example instead of
     giving each a seventh of the documents, so that a small corpus or one pass over a validation
@@ -38,12 +39,14 @@ class UL2(Objective):
       prefixes: texts before the inputs of R, X and S; "" for none. No separator follows.
       regular: the R-denoisers, each (mean span length, noise density): the paper's (µ, r).
       extreme: the X-denoisers, likewise.
+      select_random_chunk: see `DocumentObjective`.
     """
 
     rates: Sequence[float] = (0.4, 0.4, 0.2)
     prefixes: Sequence[str] = ("[NLU]", "[NLG]", "[S2S]")
     regular: Sequence[tuple[float, float]] = ((3, 0.15), (8, 0.15))
     extreme: Sequence[tuple[float, float]] = ((3, 0.5), (8, 0.5), (64, 0.15), (64, 0.5))
+    select_random_chunk: bool = False
 
     def __post_init__(self) -> None:
         if len(self.rates) != 3 or min(self.rates) < 0 or not 0 < sum(self.rates) < np.inf:
@@ -116,8 +119,7 @@ class UL2(Objective):
         """After `check`, cuts the text into examples and corrupts each by its own denoiser."""
         vocabulary = self._checked(sequence_length, output_features)
         denoisers = self.denoisers(sequence_length["inputs"], vocabulary)
-        texts = t5_preprocessors.select_random_chunk(dataset, output_features, CHUNK)
-        texts = t5_preprocessors.reduce_concat_tokens(texts)
+        texts = t5_preprocessors.reduce_concat_tokens(self.chunks(dataset, output_features))
         draw = functools.partial(_draw, denoisers=denoisers)
         corrupt = functools.partial(_corrupt, denoisers=denoisers, output_features=output_features)
         examples = seqio.map_over_dataset(draw, num_seeds=1)(texts).flat_map(_cut)
