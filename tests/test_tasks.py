@@ -323,7 +323,9 @@ def test_gin_alone_makes_a_task(folder):
     gin.parse_config(GIN)
     train, train_eval = tasks_of_each_scope()
     assert train is train_eval and train.name == "notes"
-    assert train.jsonl_arguments["objective"] == ("SpanCorruption(noise_density=0.15, mean_noise_span_length=5.0)")
+    assert train.jsonl_arguments["objective"] == (
+        "SpanCorruption(noise_density=0.15, mean_noise_span_length=5.0, select_random_chunk=False)"
+    )
     assert train.output_features["targets"].vocabulary == seqio.ByteVocabulary(50)
     shipped = seqio.TaskRegistry.get("wikitext_span_corruption").jsonl_arguments["objective"]
     assert shipped == repr(objectives.SpanCorruption(0.15, 3.0))

@@ -39,7 +39,7 @@ def register(verbs) -> None:
     add("--text_key", help="the key of the text in JSONL rows (text)")
     add("--lowercase", action="store_true", help="fold case")
     add("--byte_fallback", action="store_true", help="spell unknown characters in bytes: 256 of the pieces")
-    add("--character_coverage", type=float, help="share of the text's characters to know, 0.98 to 1 (0.9995)")
+    add("--character_coverage", type=float, help="share of the text's characters to know, 0.98 to 1 (1)")
     add("--sample_bytes", type=int, help="train on an even sample of this size; takes 25 times the memory (100000000)")
     add("--seed", type=int, help="decides the sample (0)")
     add("--overwrite", action="store_true", help="replace a vocabulary that exists already")

@@ -21,6 +21,7 @@ from tqdm import tqdm
 from t5xpg.base.files import write_whole
 from t5xpg.data import compressed, jsonl
 from t5xpg.vocabularies import bpe
+from t5xpg.vocabularies.characters import CharacterCounts, describe_dropped
 
 # At most 1000 characters, cut before a space if there is one: SentencePiece skips sentences of
 # more than 4192 bytes.
@@ -45,7 +46,7 @@ def train_sentencepiece(
     text_key: str = "text",
     lowercase: bool = False,
     byte_fallback: bool = False,
-    character_coverage: float = 0.9995,
+    character_coverage: float = 1.0,
     sample_bytes: int = 100_000_000,
     seed: int = 0,
     overwrite: bool = False,
@@ -66,7 +67,8 @@ def train_sentencepiece(
       lowercase: fold case, in addition to T5's normalization (NFKC, and control characters dropped).
       byte_fallback: 256 of the pieces are bytes, so that no character is unknown.
       character_coverage: share of the text's characters, the most frequent first, that become
-        pieces; 0.98 to 1. The others are unknown, or bytes.
+        pieces; 0.98 to 1, which is all that the corpus has (but "▅", a sign of SentencePiece's own).
+        The others are unknown, or bytes; they are printed with their counts.
       sample_bytes: the most text to train on, which takes about 25 times that in memory.
       seed: decides which sentences make the sample.
       overwrite: replace a model that exists already.
@@ -82,19 +84,27 @@ def train_sentencepiece(
     output = Path(f"{os.fspath(output).removesuffix('.model')}.model")
     _check_settings(output, vocab_size, model_type, character_coverage, overwrite)
     output.parent.mkdir(parents=True, exist_ok=True)
+    rule = "nmt_nfkc_cf" if lowercase else "nmt_nfkc"
+    counts = CharacterCounts(rule)
+    sample = _sample(_sentences(counts.watch(_texts(inputs, text_key))), sample_bytes, seed)
+    rare = counts.without(sample).replace("▅", "") if character_coverage == 1 else ""
     model = _train(
-        _sample(_sentences(_texts(inputs, text_key)), sample_bytes, seed),
+        sample,
         vocab_size=vocab_size,
         model_type=model_type,
-        normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+        normalization_rule_name=rule,
         byte_fallback=byte_fallback,
         character_coverage=character_coverage,
+        required_chars=_REQUIRED + rare,
     )
     if len(model.pieces) < vocab_size:
         print(
             f"asked for {vocab_size:,} pieces, got {len(model.pieces):,}: this text carries no "
             "more. A larger vocabulary needs more text"
         )
+    pieces = {piece.piece for piece in model.pieces}
+    if dropped := describe_dropped(counts.found(), pieces, byte_fallback):
+        print(dropped, flush=True)
     table = "".join(f"{piece.piece}\t{piece.score}\n" for piece in model.pieces)
     write_whole(output.with_suffix(".vocab"), table)
     write_whole(output, model.SerializeToString())
@@ -225,7 +235,6 @@ def _train(sentences: list[str], **settings) -> ModelProto:
             unk_id=2,
             bos_id=-1,
             hard_vocab_limit=False,
-            required_chars=_REQUIRED,
             minloglevel=2,
             **settings,
         )
@@ -241,6 +250,6 @@ def _in_our_words(error: str, vocab_size: int) -> str:
     if needed := re.search(r"smaller than required_chars. \d+ vs (\d+)", error):
         return (
             f"vocab_size={vocab_size} is too small: the text's characters alone need {needed[1]} "
-            f"pieces. Pass {needed[1]} or more, or a lower character_coverage"
+            f"pieces. Pass {needed[1]} or more, or a lower character_coverage, with byte_fallback or without"
         )
     return f"SentencePiece cannot train on this text: {error.rpartition('] ')[2] or error}"

@@ -53,7 +53,7 @@ def text_file(tmp_path_factory):
 def both(request, text_file, tmp_path_factory) -> tuple[seqio.SentencePieceVocabulary, Tokenizer]:
     """A trained model, as SeqIO and as `tokenizers` read it."""
     folder = tmp_path_factory.mktemp(request.param)
-    model = training.train_sentencepiece(text_file, folder / "v", 1500, character_coverage=1, **KINDS[request.param])
+    model = training.train_sentencepiece(text_file, folder / "v", 1500, **KINDS[request.param])
     exported = tokenizer_json.write(model, folder / "hf")
     return seqio.SentencePieceVocabulary(str(model), 100), Tokenizer.from_file(str(exported))
 

@@ -13,6 +13,8 @@ import pydoc_data.topics
 import random
 import sys
 import tracemalloc
+import unicodedata
+from collections import Counter
 
 import pytest
 import sentencepiece
@@ -22,7 +24,7 @@ from command import run_t5xpg
 from t5xpg import vocabularies
 from t5xpg.cli.main import main
 from t5xpg.data import jsonl
-from t5xpg.vocabularies import sentinels, training
+from t5xpg.vocabularies import characters, sentinels, training
 
 UNIGRAM = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "hard_vocab_limit": False}
 
@@ -174,10 +176,58 @@ def test_nothing_is_passed_over(tmp_path):
     texts.append("ж<extra_id_5>ж")
     file = tmp_path / "odd.jsonl"
     file.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
-    path = training.train_sentencepiece(file, tmp_path / "odd", 500, text_key="body", character_coverage=1)
+    path = training.train_sentencepiece(file, tmp_path / "odd", 500, text_key="body")
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
     assert [c for c in "é水火øß一二ж" if pieces.piece_to_id(c) == 2] == []
     assert not any("extra" in pieces.id_to_piece(i) for i in range(pieces.get_piece_size()))
+
+
+RARE = {"!": 3, "?": 2, "é": 2, "水": 1, "ﷺ": 1, ",": 4, '"': 5, "🦜": 1}
+
+
+@pytest.fixture
+def rare_characters(tmp_path) -> str:
+    """40,000 plain characters, and a few others that each occur a few times, one of them decomposed."""
+    rows = ["plain words and no more " * 20] * 100 + [char * count for char, count in RARE.items()]
+    path = tmp_path / "rare.jsonl"
+    path.write_text("".join(json.dumps({"text": row.replace("éé", "ée\u0301")}) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize("settings", [{}, {"sample_bytes": 2000}, {"model_type": "bpe", "lowercase": True}])
+def test_every_character_of_the_corpus_is_kept(rare_characters, tmp_path, capsys, settings):
+    path = training.train_sentencepiece(rare_characters, tmp_path / "v", 100, **settings)
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    assert all(2 not in pieces.encode(f"words {char} words") for char in RARE)
+    assert "no piece" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("byte_fallback", [False, True])
+def test_what_a_lower_coverage_drops_is_printed_with_counts(rare_characters, tmp_path, capsys, byte_fallback):
+    settings = {"character_coverage": 0.9995, "byte_fallback": byte_fallback}
+    path = training.train_sentencepiece(rare_characters, tmp_path / "v", 350, **settings)
+    own = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    pieces = {own.id_to_piece(i) for i in range(own.get_piece_size())}
+    # What T5's normalization makes of the rows, by Python's own; it writes one of them in several words.
+    with open(rare_characters) as file:
+        text = unicodedata.normalize("NFKC", "".join(json.loads(line)["text"] for line in file))
+    counts = Counter(text.replace(" ", ""))
+    dropped = {char: count for char, count in counts.items() if char not in pieces}
+    assert {"é", "水", "🦜"} <= set(dropped)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "no piece" in line]
+    assert line.startswith(
+        f"{len(dropped)} of the text's {len(counts)} characters, {sum(dropped.values())} of {sum(counts.values()):,} in"
+    )
+    assert ("spelled in bytes: " if byte_fallback else "unknown (--byte_fallback") in line
+    listed = line.rpartition(": ")[2].split(", '")
+    assert all(any(f"{char}' {count}" in entry for entry in listed) for char, count in dropped.items())
+
+
+def test_many_dropped_characters_are_summed_up():
+    counts = {chr(0x4E00 + i): 100 - i for i in range(60)} | {"a": 5000}
+    said = characters.describe_dropped(counts, {"a"}, byte_fallback=False)
+    assert said.startswith(f"60 of the text's 61 characters, {sum(range(41, 101)):,} of ")
+    assert "'一' 100, '丁' 99" in said and said.endswith(f" and 10 others, {sum(range(41, 51))} times")
 
 
 def test_sentences_keep_all_words():
