@@ -50,6 +50,7 @@ from t5.evaluation import metrics
 
 from t5xpg import objectives, vocabularies
 from t5xpg.data import jsonl, sources
+from t5xpg.data.jsonl_task import JsonlTask
 
 MetricFn = Callable[[list, list], Mapping[str, float]]  # (targets, predictions)
 MixtureRate = float | Callable[[seqio.Task], float]
@@ -188,6 +189,8 @@ def _register(
     return register(
         name,
         source,
+        task_cls=JsonlTask,
+        objective=objective,
         preprocessors=objectives.preprocessors(objective, cacheable),
         output_features=objectives.output_features(objective, vocabulary),
         arguments={

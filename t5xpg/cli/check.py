@@ -44,9 +44,11 @@ def run(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
 def describe(settings: dict):
     """Yields (what was checked, the result), and raises ValueError at the first thing that cannot work."""
     import jax
+    import seqio
 
     from t5x import utils
     from t5xpg.base import memory
+    from t5xpg.inspection import measurements
 
     if restored := checkpoints_named(settings):
         yield "restores", ", ".join(restored)
@@ -59,6 +61,9 @@ def describe(settings: dict):
         what = name.removesuffix("dataset_cfg").strip("_") or "data"
         read_an_example(cfg, model)
         yield what, f"{task}, split {cfg.split}, {lengths or 'lengths of the longest examples'}; vocabulary fits"
+        if not cfg.use_cached:
+            provider = seqio.get_mixture_or_task(cfg.mixture_or_task_name)
+            yield from (("note", remark) for remark in measurements.remarks(provider, cfg.split, cfg.shuffle))
     cfg = settings.get("train_dataset_cfg") or settings["dataset_cfg"]
     layout = partitioner.get_data_layout(cfg.batch_size)
     batch = read_spec(cfg, layout, model)
@@ -112,7 +117,8 @@ def read_spec(cfg, layout, model) -> dict:
 
     from t5x import utils
 
-    ds = utils.get_dataset(with_lengths(cfg), layout.shard_id, layout.num_shards, model.FEATURE_CONVERTER_CLS)
+    cfg = with_lengths(cfg)
+    ds = utils.get_dataset(cfg, layout.shard_id, layout.num_shards, model.FEATURE_CONVERTER_CLS, num_epochs=1)
     return {
         name: jax.ShapeDtypeStruct((cfg.batch_size, *spec.shape[1:]), spec.dtype.as_numpy_dtype)
         for name, spec in ds.element_spec.items()

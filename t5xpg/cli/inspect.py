@@ -76,12 +76,12 @@ def run_inspect(args: argparse.Namespace) -> int:
 
 
 def read_target(what: list[str]) -> tuple[str, dict, recipes.Recipe | None]:
-    """Returns (task, its recipe's lengths, split, batch size and packing, the recipe); {} and None without a recipe."""
+    """Returns (task, settings of its recipe's data, the recipe); {} and None without a recipe."""
     if len(what) == 1 and not what[0].endswith(".gin"):
         return what[0], {}, None
     recipe = recipes.read(what)
     cfg = recipe.dataset_config()
-    settings = {"lengths": cfg.task_feature_lengths, "split": cfg.split}
+    settings = {"lengths": cfg.task_feature_lengths, "split": cfg.split, "shuffle": cfg.shuffle}
     return cfg.mixture_or_task_name, settings | {"batch_size": cfg.batch_size, "pack": cfg.pack}, recipe
 
 

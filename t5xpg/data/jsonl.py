@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import glob
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ DATA_DIR_VARIABLE = "T5XPG_DATA_DIR"
 UNBOUNDED = 2**62  # bytes or windows of a compressed file, known only at its end
 MAX_PIECES = 1024  # looked into one by one; SeqIO's Beam jobs start one worker item per listed shard
 _BOM = b"\xef\xbb\xbf"
-_WINDOW = 1024 * 1024  # bytes; also the longest byte range
+WINDOW = 1024 * 1024  # bytes; also the longest byte range
 _MIN_RANGE = 64 * 1024  # bytes; 1.2 MB still makes 19 pieces
 _PIECES_WANTED = 64  # of a corpus that is large enough for them
 
@@ -121,7 +122,7 @@ def cut(paths: Iterable[str]) -> list[Piece]:
     """
     files = [Piece.whole(path) for path in paths]
     total = sum(file.file_size for file in files)
-    length = min(max(total // _PIECES_WANTED, _MIN_RANGE), _WINDOW)
+    length = min(max(total // _PIECES_WANTED, _MIN_RANGE), WINDOW)
     pieces = []
     for file in files:
         step = UNBOUNDED if file.end == UNBOUNDED else length
@@ -153,18 +154,21 @@ def read_rows(files: Files, text_key: str | Columns = "text") -> Iterator[dict[s
                 yield dict(zip(columns, row, strict=True))
 
 
-def count_rows(path: str) -> int:
-    """Returns how many lines are not blank; remembered while the file's size and time stay the same."""
+def count_rows(path: str, enough: int | None = None) -> int:
+    """Returns how many lines are not blank, or `enough` once there are so many.
+
+    Remembered while the file's size and time stay the same.
+    """
     status = os.stat(path)
-    return _count_rows(path, status.st_size, status.st_mtime_ns)
+    return _count_rows(path, enough, status.st_size, status.st_mtime_ns)
 
 
 @functools.cache
-def _count_rows(path: str, size: int, mtime_ns: int) -> int:  # noqa: ARG001, part of the cache's key
+def _count_rows(path: str, enough: int | None, size: int, mtime_ns: int) -> int:  # noqa: ARG001, of the cache's key
     try:
         with open_binary(path) as file:
-            first = file.readline().removeprefix(_BOM)
-            return bool(first.strip()) + sum(not line.isspace() for line in file)
+            lines = itertools.chain([file.readline().removeprefix(_BOM)], file)
+            return sum(1 for _ in itertools.islice(filter(bytes.strip, lines), enough))
     except READ_ERRORS as error:
         raise _unreadable(path, error) from error
 
@@ -184,7 +188,7 @@ def windows(piece: Piece, columns: Columns) -> Iterator[list[np.ndarray]]:
                 change = f"{piece.file_size} bytes became {size} while in use"
                 raise JsonlError(f"{piece.path}: {change}. Start again")
             position = _seek_line(file, piece)
-            while lines := _take_lines(file, min(_WINDOW, piece.end - position)):
+            while lines := _take_lines(file, min(WINDOW, piece.end - position)):
                 length = sum(map(len, lines))
                 if position == 0:
                     lines[0] = lines[0].removeprefix(_BOM)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -19,7 +20,7 @@ from t5xpg.data import jsonl
 from t5xpg.data.jsonl import UNBOUNDED, Columns, Files, Piece
 from t5xpg.data.tf_functions import numpy_function
 
-_INTERLEAVED_PIECES, _INTERLEAVED_ROWS = 16, 16  # pieces open at once, rows taken from each
+INTERLEAVED_PIECES, _INTERLEAVED_ROWS = 16, 16  # pieces open at once, rows taken from each
 
 
 class JsonlDataSource(seqio.FunctionDataSource):
@@ -35,7 +36,7 @@ class JsonlDataSource(seqio.FunctionDataSource):
     every new iterator, as a TFDS source does with its files. The whole sequence is a function of the seed
     and, as for tf.data's own shuffle, of tf.random.set_seed; without a seed it is new each time.
     Rows of a compressed file move within their window only; SeqIO's shuffle buffer follows. SeqIO
-    keeps a split of fewer than 10,000 rows per host in memory, in its first epoch's order.
+    keeps a split of fewer than 10,000 rows per host in memory, in its first epoch's order; see JsonlTask.
 
     **Errors.** `get_dataset` raises JsonlError for missing or empty files and for what is wrong in
     the first window. Later errors come from the iterator as a tf.errors.OpError, in which
@@ -43,7 +44,10 @@ class JsonlDataSource(seqio.FunctionDataSource):
 
     Attributes:
       files: {split: files} as given; the method `find_files` has the paths.
+      columns: {column: key of the row}.
     """
+
+    MOST_BYTES_IN_MEMORY = 128 * 1024 * 1024  # compressed or not
 
     def __init__(
         self,
@@ -61,11 +65,11 @@ class JsonlDataSource(seqio.FunctionDataSource):
           num_input_examples: {split: rows} where known; others are counted, by reading all files.
         """
         self.files = dict(files) if isinstance(files, Mapping) else jsonl.split_files(files, splits)
-        self._columns = jsonl.columns_of(text_key)
+        self.columns = jsonl.columns_of(text_key)
         super().__init__(self._all_rows, self.files, num_input_examples)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.files}, text_key={self._columns})"
+        return f"{type(self).__name__}({self.files}, text_key={self.columns})"
 
     @property
     def performs_internal_shuffling(self) -> bool:
@@ -85,6 +89,22 @@ class JsonlDataSource(seqio.FunctionDataSource):
         with concurrent.futures.ThreadPoolExecutor() as pool:
             counts = pool.map(jsonl.count_rows, paths)
             return sum(tqdm(counts, f"counting {split} rows", len(paths), unit="file", delay=5))
+
+    def fits_in_memory(self, split: str, most_rows: int) -> bool:
+        """Whether the split has fewer than `most_rows` rows, in files of MOST_BYTES_IN_MEMORY at most.
+
+        Reads no more than it takes to know.
+        """
+        if split in (self._num_input_examples or {}):
+            return self._num_input_examples[split] < most_rows
+        paths, rows = self.find_files(split), 0
+        if sum(map(os.path.getsize, paths)) > self.MOST_BYTES_IN_MEMORY:
+            return False
+        for path in paths:
+            rows += jsonl.count_rows(path, most_rows - rows)
+            if rows >= most_rows:
+                return False
+        return True
 
     def list_shards(self, split: str) -> list[str]:
         shards = min(len(jsonl.cut(self.find_files(split))), jsonl.MAX_PIECES)
@@ -106,10 +126,10 @@ class JsonlDataSource(seqio.FunctionDataSource):
             found = f"split {split!r}: {len(pieces)} pieces are too few for {shards} shards"
             raise ValueError(f"{found}. Use dataset.shard(num_shards, index)")
         pieces = pieces[index::shards]
-        if not any(next(jsonl.windows(piece, self._columns), None) for piece in pieces):
+        if not any(next(jsonl.windows(piece, self.columns), None) for piece in pieces):
             found = f"split {split!r}, shard {index} of {shards}: no rows begin in its share"
             raise jsonl.JsonlError(f"{found} of {paths[:3]}. Prepare them again, or use fewer shards")
-        return _dataset(pieces, self._columns, shuffle, seed)
+        return _dataset(pieces, self.columns, shuffle, seed)
 
     def _all_rows(self, split: str, shuffle_files: bool, seed: int | None = None) -> tf.data.Dataset:
         """The function that a FunctionDataSource needs; `get_dataset` divides it among hosts."""
@@ -124,7 +144,7 @@ class _WindowReader:
     """
 
     def __init__(self, pieces: Sequence[Piece], columns: Columns, shuffle: bool):
-        self._pieces, self._columns, self._shuffle = pieces, columns, shuffle
+        self._pieces, self.columns, self._shuffle = pieces, columns, shuffle
         self._streams: dict[tuple[int, int], Iterator[list[np.ndarray]]] = {}
 
     def __call__(self, index: np.int64, number: np.int64, salt: np.int64) -> list[np.ndarray]:
@@ -138,13 +158,13 @@ class _WindowReader:
         piece = self._pieces[index]
         stream = self._streams.pop((index, number), None)
         if stream is None:
-            stream = itertools.islice(jsonl.windows(piece, self._columns), number, None)
+            stream = itertools.islice(jsonl.windows(piece, self.columns), number, None)
         window = next(stream, None)
         if window is None:
-            return [np.array([], dtype=object)] * len(self._columns)
+            return [np.array([], dtype=object)] * len(self.columns)
         if piece.end == UNBOUNDED:
             self._streams[index, number + 1] = stream
-            if len(self._streams) > 2 * _INTERLEAVED_PIECES:  # left by abandoned iterators
+            if len(self._streams) > 2 * INTERLEAVED_PIECES:  # left by abandoned iterators
                 del self._streams[next(iter(self._streams))]
         return window
 
@@ -170,7 +190,7 @@ def _dataset(pieces: Sequence[Piece], columns: Columns, shuffle: bool, seed: int
     def epoch(salt: tf.Tensor) -> tf.data.Dataset:
         order = numpy_function(permutation, [salt], tf.int64)
         order = tf.data.Dataset.from_tensor_slices(tf.ensure_shape(order, [len(pieces)]))
-        return order.interleave(lambda i: piece_rows(i, salt), _INTERLEAVED_PIECES, _INTERLEAVED_ROWS)
+        return order.interleave(lambda i: piece_rows(i, salt), INTERLEAVED_PIECES, _INTERLEAVED_ROWS)
 
     if not shuffle:
         return tf.data.Dataset.range(len(pieces)).flat_map(lambda i: piece_rows(i, np.int64(0)))

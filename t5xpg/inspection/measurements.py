@@ -26,11 +26,13 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from t5xpg import objectives, vocabularies
+from t5xpg.data.jsonl_task import JsonlTask
 from t5xpg.inspection.readable import Token, tokens
 from t5xpg.vocabularies import sentinels as sentinel_ids
 
 DEFAULT_LENGTH = 512  # tokens; of every feature whose length nobody gave
 DEFAULT_BATCH_SIZE = 128  # that of T5X's pretrain.gin
+WINDOWS = 256  # of up to 1 MiB of a split, looked at for remarks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Epoch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-    """What `inspect` found; `epoch` is None where the split's rows cannot be counted."""
+    """What `inspect` found; `epoch` is None where the split's rows cannot be counted, and remarks may be none."""
 
     task: str
     split: str
@@ -141,6 +143,7 @@ class Inspection:
     examples: list[Example]
     sample: Sample
     epoch: Epoch | None
+    remarks: Sequence[str] = ()
 
 
 def inspect(
@@ -152,6 +155,7 @@ def inspect(
     examples: int = 3,
     batch_size: int = DEFAULT_BATCH_SIZE,
     pack: bool = True,
+    shuffle: bool = True,
     seed: int = 0,
 ) -> Inspection:
     """Takes a sample of a task and says what a model would see of it. Reads no offline cache.
@@ -164,6 +168,7 @@ def inspect(
       examples: how many to take apart.
       batch_size: packed rows (or examples, without pack) of one training step.
       pack: whether training packs; decides how many steps an epoch has.
+      shuffle: whether training shuffles, for remarks about that; the sample is shuffled in any case.
       seed: of shuffling and masking.
 
     Raises:
@@ -183,7 +188,13 @@ def inspect(
         sample = dataclasses.replace(sample, rows=min(rows, corpus_rows))
         epoch = estimate_epoch(sample, corpus_rows, batch_size, pack)
     shown = [take_apart(example, provider) for example in found[:examples]]
-    return Inspection(task, split, describe(provider), shown, sample, epoch)
+    return Inspection(task, split, describe(provider), shown, sample, epoch, remarks(provider, split, shuffle))
+
+
+def remarks(provider: seqio.Task | seqio.Mixture, split: str, shuffle: bool) -> list[str]:
+    """Returns what a user should know about the JSONL files of a task or mixture; see `JsonlTask.remarks`."""
+    ours = [task for task in seqio.get_subtasks(provider) if isinstance(task, JsonlTask) and split in task.splits]
+    return [remark for task in ours for remark in task.remarks(split, shuffle, WINDOWS)]
 
 
 def find(name: str) -> seqio.Task | seqio.Mixture:

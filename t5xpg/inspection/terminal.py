@@ -115,7 +115,7 @@ def sparks(lengths: np.ndarray, room: int, bins: int = 32) -> str:
 
 
 def facts(inspection: Inspection) -> list[tuple[str, str, str]]:
-    """(name, number, what it is) of the sample and of an epoch."""
+    """(name, number, what it is) of the sample and of an epoch, and the remarks."""
     sample, epoch = inspection.sample, inspection.epoch
     rows = "of a mixture" if sample.rows is None else f"of {sample.rows:,} rows"
     per_row = sample.examples / sample.packed_rows
@@ -136,4 +136,4 @@ def facts(inspection: Inspection) -> list[tuple[str, str, str]]:
         whole = "" if sample.rows == epoch.corpus_rows else "about "
         note = f"for {epoch.corpus_rows:,} rows: {whole}{counted}, batch size {epoch.batch_size}"
         found.append(("steps in an epoch", f"{epoch.steps:,}", note))
-    return found
+    return found + [("note", "", remark) for remark in inspection.remarks]

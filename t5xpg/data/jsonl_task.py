@@ -1,0 +1,98 @@
+"""A SeqIO task over JSONL files: starts as fast on a large corpus as on a small one, and says what is odd about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import seqio
+import tensorflow as tf
+
+from t5xpg.base.notices import notice
+from t5xpg.data import remarks
+from t5xpg.data.sources import INTERLEAVED_PIECES, JsonlDataSource
+from t5xpg.objectives.base import Objective
+from t5xpg.objectives.documents import CHUNK, DocumentObjective
+
+MOST_ROWS_IN_MEMORY = 10_000  # of a host's share; SeqIO's own bound
+WINDOWS_AT_START = 16  # of up to 1 MiB, looked at for remarks when training starts
+
+
+class JsonlTask(seqio.Task):
+    """A task whose source is a JsonlDataSource.
+
+    Deviation from SeqIO's: to learn whether a split has fewer than 10,000 rows per host, which are then kept in memory,
+    no more than these are counted, and files of more than `JsonlDataSource.MOST_BYTES_IN_MEMORY` are not kept.
+
+    Attributes:
+      objective: of its preprocessors.
+    """
+
+    source: JsonlDataSource
+
+    def __init__(self, name: str, *, objective: Objective, **parts):
+        super().__init__(name, **parts)
+        self.objective = objective
+
+    def get_dataset(
+        self,
+        sequence_length: Mapping[str, int] | None = None,
+        split: str = "train",
+        use_cached: bool = False,
+        shuffle: bool = True,
+        *,
+        shard_info: seqio.ShardInfo | None = None,
+        num_epochs: int | None = 1,
+        try_in_mem_cache: bool = True,
+        **settings,
+    ) -> tf.data.Dataset:
+        """As SeqIO's. Endless data is for training: then `remarks` are said, by the first host."""
+        if not (use_cached and self.supports_caching):
+            hosts = shard_info.num_shards if shard_info else 1
+            try_in_mem_cache = try_in_mem_cache and self.source.fits_in_memory(split, MOST_ROWS_IN_MEMORY * hosts)
+            if num_epochs is None and (shard_info is None or shard_info.index == 0):
+                for remark in self.remarks(split, shuffle, WINDOWS_AT_START):
+                    notice(remark)
+        return super().get_dataset(
+            sequence_length,
+            split,
+            use_cached,
+            shuffle,
+            shard_info=shard_info,
+            num_epochs=num_epochs,
+            try_in_mem_cache=try_in_mem_cache,
+            **settings,
+        )
+
+    def remarks(self, split: str, shuffle: bool, windows: int) -> list[str]:
+        """Returns what a user should know about a split, a line each; `windows` of its files are looked at."""
+        found = [self._on_shuffling(split)] if shuffle else []
+        if isinstance(self.objective, DocumentObjective):
+            found.append(self._on_long_rows(split, self.objective, windows))
+        return [f"{self.name}, {split}: {remark}" for remark in found if remark]
+
+    def _on_shuffling(self, split: str) -> str | None:
+        source = self.source
+        found = remarks.poor_shuffling(source.find_files(split), source.columns, INTERLEAVED_PIECES)
+        command = remarks.reshard_command(self.name, source.files[split], source.columns)
+        return found and f"{found}. Write them anew, shuffled: {command}"
+
+    def _on_long_rows(self, split: str, objective: DocumentObjective, windows: int) -> str | None:
+        vocabulary = self.output_features["targets"].vocabulary
+        found = remarks.find_long_rows(
+            self.source.find_files(split),
+            self.source.columns,
+            CHUNK,
+            lambda text: len(vocabulary.encode(text)),
+            windows,
+        )
+        if not found.beyond:
+            return None
+        fate = "each is cut into chunks of that length, and every epoch sees all of them"
+        if objective.select_random_chunk:
+            fate = (
+                "every epoch sees one chunk of that length of each, at random. "
+                f"Without objectives.{type(objective).__name__}.select_random_chunk it sees all of them"
+            )
+        looked_at = "" if found.all_rows else " that were looked at"
+        rows = f"{found.beyond:,} of {found.looked_at:,} rows{looked_at}"
+        return f"{rows} have more than {CHUNK:,} tokens, up to {found.longest:,}: {fate}"

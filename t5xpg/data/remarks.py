@@ -1,0 +1,91 @@
+"""What a user should know about a split before training on it: whether it can be shuffled, which rows are long.
+
+Both look at a bounded part of the files, so that a run's start does not take longer for a larger corpus.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from t5xpg.data import jsonl
+from t5xpg.data.jsonl import UNBOUNDED, Columns, Files
+
+SHARDS = 64  # to recommend
+_MOST_BYTES_OF_A_CHARACTER = 4
+_TOKENIZED_SHARE = 1 / 16  # of what is looked at, at most
+
+
+def poor_shuffling(paths: Sequence[str], columns: Columns, interleaved: int) -> str | None:
+    """Returns why shuffling will leave rows near their neighbours; None where it will not.
+
+    A compressed file can only be read from its start. Up to `interleaved` files are read at once, and rows move
+    within a window: where there are fewer files, and one has several windows, their order remains.
+    """
+    pieces = jsonl.cut(paths)
+    whole = [piece for piece in pieces if piece.end == UNBOUNDED]
+    long = any(len(list(itertools.islice(jsonl.windows(piece, columns), 2))) > 1 for piece in whole)
+    if len(pieces) >= interleaved or not long:
+        return None
+    files = "1 compressed file" if len(whole) == 1 else f"{len(whole)} compressed files"
+    return f"{files} cannot be shuffled well: each is read from its start, and rows stay near their neighbours"
+
+
+def reshard_command(name: str, files: Files, columns: Columns) -> str:
+    """Returns the command that writes a split's rows anew, shuffled, in files that can be shuffled."""
+    key = next(iter(columns.values()))
+    settings = ["--name", name, "--shards", str(SHARDS), "--validation_fraction", "0"]
+    if columns != {"text": "text"}:
+        settings += ["--text_key", key, "--whole_rows"]
+    return shlex.join(["t5xpg", "prepare", "text", *jsonl.listed(files), *settings])
+
+
+class LongRows(NamedTuple):
+    """Rows beyond a limit of tokens.
+
+    Attributes:
+      beyond: how many there are.
+      longest: tokens of the longest.
+      looked_at: rows that were looked at.
+      all_rows: whether these are all rows of the split.
+    """
+
+    beyond: int
+    longest: int
+    looked_at: int
+    all_rows: bool
+
+
+def find_long_rows(
+    paths: Sequence[str], columns: Columns, limit: int, count_tokens: Callable[[str], int], windows: int
+) -> LongRows:
+    """Returns the rows of more than `limit` tokens in an even sample of at most `windows` windows.
+
+    No character makes more than four tokens, in any vocabulary: shorter rows are not tokenized.
+    """
+    pieces = jsonl.cut(paths)
+    chosen = _evenly(pieces, windows)
+    share = windows // len(chosen)  # windows of each
+    found, looked_at, to_tokenize = [], 0, windows * jsonl.WINDOW * _TOKENIZED_SHARE
+    all_rows = len(chosen) == len(pieces)
+    for piece in chosen:
+        for number, window in enumerate(jsonl.windows(piece, columns)):
+            if number == share or to_tokenize <= 0:
+                all_rows = False
+                break
+            looked_at += len(window[0])
+            for text in window[0]:
+                if len(text) * _MOST_BYTES_OF_A_CHARACTER > limit:
+                    to_tokenize -= len(text)
+                    found.append(count_tokens(text))
+    long = [tokens for tokens in found if tokens > limit]
+    return LongRows(len(long), max(long, default=0), looked_at, all_rows)
+
+
+def _evenly(pieces: list[jsonl.Piece], count: int) -> list[jsonl.Piece]:
+    places = np.linspace(0, len(pieces) - 1, min(count, len(pieces))).round().astype(int)
+    return [pieces[place] for place in places]
