@@ -1,4 +1,4 @@
-"""`t5xpg prepare wikitext|text|python-docs`: a corpus to JSONL files. The work is in t5xpg.data.corpora.
+"""`t5xpg prepare wikitext|text|python-docs`: a corpus to JSONL files, by t5xpg.data's corpora and text_files.
 
 The flags are the keyword arguments of the three functions there, their defaults read from the signatures.
 """
@@ -8,9 +8,14 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
+import json
+import os
+import re
+import shlex
 from collections.abc import Callable
+from pathlib import Path
 
-from t5xpg.data import corpora
+from t5xpg.data import corpora, text_files
 
 
 def register(subparsers) -> None:
@@ -37,12 +42,18 @@ def _register_wikitext(verbs) -> None:
 
 
 def _register_text(verbs) -> None:
-    prepare = corpora.prepare_text
+    prepare = text_files.prepare_text
     parser = _add_verb(verbs, "text", prepare, "your own text files")
-    kinds = " ".join(corpora.TEXT_SUFFIXES)
+    kinds = " ".join(text_files.TEXT_SUFFIXES)
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help=f"files, quoted globs or folders of {kinds}")
-    parser.add_argument("--rows", choices=("paragraphs", "lines"), default="paragraphs", help="a row of a .txt file")
-    _add_flags(parser, prepare, text_key="the key of the text in .jsonl files", **SPLIT_FLAGS)
+    rows = "what is a row of a .txt file, and stays whole in one split: file where each is a document"
+    parser.add_argument("--rows", choices=text_files.ROWS, default="paragraphs", help=rows)
+    shards = "shuffle, and deal train out to so many files; 0 is one, in the inputs' order"
+    _add_flags(parser, prepare, text_key="the key of the text in .jsonl files", shards=shards, **SPLIT_FLAGS)
+    whole_rows = "write the rows of .jsonl files with all their keys"
+    parser.add_argument("--whole_rows", action="store_true", help=whole_rows)
+    drop = "of equal rows keep one; goes with --shards"
+    parser.add_argument("--drop_duplicates", action="store_true", help=drop)
 
 
 def _register_python_docs(verbs) -> None:
@@ -85,5 +96,19 @@ def _add_flags(parser: argparse.ArgumentParser, prepare: Callable, **helps: str)
 
 
 def _run(prepare: Callable, args: argparse.Namespace) -> int:
-    prepare(**{name: getattr(args, name) for name in inspect.signature(prepare).parameters})
+    settings = {name: getattr(args, name) for name in inspect.signature(prepare).parameters}
+    paths = prepare(**settings)
+    recipe = "RECIPE.gin" if getattr(args, "whole_rows", False) else "configs/byt5_tiny.gin"
+    if "train" in paths:
+        print(f"go on with:\n  {train_command(recipe, paths, args.name)}", flush=True)
     return 0
+
+
+def train_command(recipe: str, paths: dict[str, Path], name: str) -> str:
+    """Returns the command that trains on the files of the splits, {split: path or glob}."""
+    files = {split: str(path) for split, path in paths.items() if split in ("train", "validation")}
+    folder, file = os.path.split(files["train"])
+    pattern = os.path.join(folder, re.sub(r"_train(-\*|)(-of-\d+|)\.jsonl$", r"_{split}\1.jsonl", file))
+    given = f"FILES={pattern if 'validation' in files else json.dumps(files, ensure_ascii=False)}"
+    words = ["t5xpg", "train", recipe, given, f"MODEL_DIR=runs/{name}"]
+    return " ".join(word if re.fullmatch(r"[\w./:={}-]+", word) else shlex.quote(word) for word in words)

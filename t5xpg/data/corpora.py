@@ -1,20 +1,16 @@
 """Any corpus to JSONL: one {"text": ...} per line, one file per split, `<name>_<split>.jsonl`.
 
-Three sources: a data set on the Hugging Face Hub (WikiText-103 unless told otherwise), text files, and the prose
-that every Python carries with it, which needs no network. A file appears whole or not at all, and one that exists
-already is kept unless `overwrite` is given.
+Two sources: a data set on the Hugging Face Hub (WikiText-103 unless told otherwise), and the prose that every Python
+carries with it, which needs no network; `text_files` is the third. A file appears whole or not at all, and one that
+exists already is kept unless `overwrite` is given.
 
-No row held out for validation is in train as well: text files are split by a hash of the seed and the row, so
-that equal rows fall on the same side whatever else is in the corpus; Python's docs by topic and by module.
+No row held out for validation is in train as well: Python's docs are split by topic and by module.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import glob
-import hashlib
-import itertools
 import json
 import os
 import random
@@ -26,13 +22,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from t5xpg.base import files
-from t5xpg.data import compressed
 
 WIKITEXT = "Salesforce/wikitext"
 WIKITEXT_CONFIG = "wikitext-103-raw-v1"
 SPLITS = ("train", "validation", "test")
 PROSE_MIN_LENGTH = 101  # characters: WikiText's headings and blank rows, and one-line docstrings, are shorter
-TEXT_SUFFIXES = tuple(kind + packed for kind in (".txt", ".jsonl") for packed in ("", *compressed.SUFFIXES))
 
 
 class CorpusError(ValueError):
@@ -57,49 +51,60 @@ def write_jsonl(path: str | os.PathLike, rows: Iterable[dict]) -> int:
     return count
 
 
-def _write_pair(paths: dict[str, Path], rows: Iterable[tuple[bool, str]]) -> None:
-    """Sends each (is it for validation?, text) to its file; both files appear together, after the last row."""
+def json_line(text: str) -> str:
+    """Returns a row without its line end, in UTF-8's own characters."""
+    return json.dumps({"text": text}, ensure_ascii=False)
+
+
+def write_pair(paths: dict[str, Path], rows: Iterable[tuple[bool, str]]) -> None:
+    """Sends each (is it for validation?, line) to its file; both files appear together, after the last row."""
     counts = dict.fromkeys(paths, 0)
     with contextlib.ExitStack() as stack:
         handles = {split: stack.enter_context(files.open_whole(path)) for split, path in paths.items()}
-        for held_out, text in rows:
+        for held_out, line in rows:
             split = "validation" if held_out else "train"
-            handles[split].write(json.dumps({"text": text}) + "\n")
+            handles[split].write(line + "\n")
             counts[split] += 1
         for split, count in counts.items():
             if not count:
-                raise CorpusError(
-                    f"{paths[split]}: not written, {sum(counts.values())} rows leave none for {split}. Look at the "
-                    "input, --min_length, --validation_fraction (0 writes train alone) and, for text, --rows lines."
-                )
+                raise no_rows(paths[split], split, sum(counts.values()))
     for split, path in paths.items():
-        _report(path, counts[split])
+        report(path, counts[split])
 
 
-def _report(path: Path, rows: int, note: str = "") -> None:
-    size = path.stat().st_size
-    print(f"{path}: {rows:,} rows, {f'{size / 1e6:.2f} MB' if size >= 1e4 else f'{size:,} bytes'}{note}", flush=True)
+def no_rows(path: Path, split: str, rows: int) -> CorpusError:
+    return CorpusError(
+        f"{path}: not written, {rows} rows leave none for {split}. Look at the input, --min_length, "
+        "--validation_fraction (0 writes train alone) and, for text, --rows lines."
+    )
 
 
-def _report_kept(path: Path) -> None:
+def report(path: Path, rows: int, note: str = "") -> None:
+    print(f"{path}: {rows:,} rows, {in_words(path.stat().st_size)}{note}", flush=True)
+
+
+def in_words(size: int) -> str:
+    return f"{size / 1e6:.2f} MB" if size >= 1e4 else f"{size:,} bytes"
+
+
+def report_kept(path: Path) -> None:
     with open(path, "rb") as handle:
         rows = sum(1 for _ in handle)
-    _report(path, rows, ", already there and kept (--overwrite writes it again)")
+    report(path, rows, ", already there and kept (--overwrite writes it again)")
 
 
-def _split_paths(output_dir: str | os.PathLike, name: str, splits: Sequence[str]) -> dict[str, Path]:
+def split_paths(output_dir: str | os.PathLike, name: str, splits: Sequence[str]) -> dict[str, Path]:
     return {split: Path(output_dir, f"{name}_{split}.jsonl") for split in splits}
 
 
-def _plan_pair(output_dir: str | os.PathLike, name: str, fraction: float, overwrite: bool) -> tuple[dict, bool]:
+def plan_pair(output_dir: str | os.PathLike, name: str, fraction: float, overwrite: bool) -> tuple[dict, bool]:
     """({split: path}, whether to write them). Raises if a new file would be next to an older one."""
-    if not 0 <= fraction < 1:
-        raise CorpusError(f"validation_fraction is {fraction}; it must be at least 0 and below 1.")
-    both = _split_paths(output_dir, name, ("train", "validation"))
+    check_fraction(fraction)
+    both = split_paths(output_dir, name, ("train", "validation"))
     paths = both if fraction else {"train": both["train"]}
     if not overwrite and all(path.exists() for path in paths.values()):
         for path in paths.values():
-            _report_kept(path)
+            report_kept(path)
         return paths, False
     rewritten = paths.values() if overwrite else ()
     if standing := [path for path in both.values() if path.exists() and path not in rewritten]:
@@ -108,6 +113,11 @@ def _plan_pair(output_dir: str | os.PathLike, name: str, fraction: float, overwr
             "(--overwrite and a --validation_fraction above 0), or pass another --name."
         )
     return paths, True
+
+
+def check_fraction(fraction: float) -> None:
+    if not 0 <= fraction < 1:
+        raise CorpusError(f"validation_fraction is {fraction}; it must be at least 0 and below 1.")
 
 
 # --- the Hugging Face Hub ----------------------------------------------------------------------------------
@@ -133,10 +143,10 @@ def prepare_hub(
 
     Returns {split: path}. Raises CorpusError; when the Hub cannot be reached, after one quick attempt.
     """
-    paths = _split_paths(output_dir, name, splits)
+    paths = split_paths(output_dir, name, splits)
     wanted = {split: path for split, path in paths.items() if overwrite or not path.exists()}
     for split in paths.keys() - wanted:
-        _report_kept(paths[split])
+        report_kept(paths[split])
     if wanted:
         loaded = _load_from_hub(dataset, config or (WIKITEXT_CONFIG if dataset == WIKITEXT else None))
         for split in wanted:
@@ -144,7 +154,7 @@ def prepare_hub(
         for split, path in wanted.items():
             texts = _hub_texts(loaded[split], split, text_column, min_length)
             kept = write_jsonl(path, ({"text": text} for text in texts))
-            _report(path, kept, f" (of {len(loaded[split]):,}, those of {min_length} characters or more)")
+            report(path, kept, f" (of {len(loaded[split]):,}, those of {min_length} characters or more)")
     return paths
 
 
@@ -212,115 +222,6 @@ def _hub_texts(rows, split: str, column: str, min_length: int) -> Iterator[str]:
             bar.update(len(batch[column]))
 
 
-# --- text files --------------------------------------------------------------------------------------------
-
-
-def prepare_text(
-    inputs: Sequence[str | os.PathLike],
-    output_dir: str | os.PathLike = ".",
-    *,
-    name: str = "text",
-    rows: str = "paragraphs",
-    text_key: str = "text",
-    min_length: int = 1,
-    validation_fraction: float = 0.05,
-    seed: int = 0,
-    overwrite: bool = False,
-) -> dict[str, Path]:
-    """Writes text files as a train and a validation split; `validation_fraction` 0 writes train alone.
-
-    `inputs` are files, globs or folders (searched through) of .txt and .jsonl, also .gz, .bz2 or .xz. A row is a
-    paragraph (lines up to a blank one) or a line of a .txt file, or the value of `text_key` in a line of a
-    .jsonl file; rows of fewer than `min_length` characters are left out. The split of a row depends on `seed`
-    and its text alone, so that it stays there when files are added. One row at a time is held in memory.
-
-    Returns {split: path}. Raises CorpusError with file and line for what cannot be read, and then writes nothing.
-    """
-    from tqdm import tqdm
-
-    paths, wanted = _plan_pair(output_dir, name, validation_fraction, overwrite)
-    if not wanted:
-        return paths
-    files = _find_files(inputs)
-    outputs = {path.resolve() for path in paths.values()}
-    for file in files:
-        if file.resolve() in outputs:
-            raise CorpusError(f"{file} is both input and output. Pass another --output_dir or --name.")
-    texts = (text for file in files for text in _read_texts(file, rows, text_key) if len(text) >= min_length)
-    bar = tqdm(texts, desc=f"writing {' and '.join(paths)}", unit=" rows", disable=None)
-    _write_pair(paths, ((_is_held_out(text, seed, validation_fraction), text) for text in bar))
-    return paths
-
-
-def _is_held_out(text: str, seed: int, fraction: float) -> bool:
-    digest = hashlib.blake2b(f"{seed}:{text}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < fraction * 2**64
-
-
-def _find_files(inputs: Sequence[str | os.PathLike]) -> list[Path]:
-    """Returns the files that the inputs name, in the order given, sorted within a folder or glob, each once."""
-    found: list[Path] = []
-    for item in map(Path, inputs):
-        if item.is_file() and not item.name.endswith(TEXT_SUFFIXES):
-            raise CorpusError(f"{item}: this kind of file is not read; pass files of {' '.join(TEXT_SUFFIXES)}")
-        matches = [item] if item.exists() else [Path(match) for match in glob.glob(str(item), recursive=True)]
-        below = (file for match in matches for file in (match.rglob("*") if match.is_dir() else [match]))
-        files = sorted(file for file in below if file.name.endswith(TEXT_SUFFIXES) and file.is_file())
-        if not files:
-            state = f"has no {' '.join(TEXT_SUFFIXES)} in it" if matches else "does not exist and matches nothing"
-            raise CorpusError(f"{item}: {state}. Name files, folders or quoted globs.")
-        found += files
-    return list({file.resolve(): file for file in found}.values())
-
-
-def _read_texts(path: Path, rows: str, text_key: str) -> Iterator[str]:
-    lines = _read_lines(path)
-    if path.name.endswith(".jsonl") or path.stem.endswith(".jsonl"):
-        return (_text_of(line, text_key, f"{path}:{number}") for number, line in lines if line.strip())
-    if rows == "lines":
-        return (line.strip() for _, line in lines if line.strip())
-    if rows == "paragraphs":
-        return _paragraphs(line for _, line in lines)
-    raise CorpusError(f"rows is {rows!r}; it must be 'paragraphs' or 'lines'.")
-
-
-def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields (number from 1, line) of a UTF-8 file, compressed or not; a byte order mark is dropped."""
-    with compressed.open_binary(str(path)) as handle:
-        try:
-            for number, line in enumerate(handle, 1):
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise CorpusError(
-                f"{path}:{number}: not UTF-8, byte 0x{error.object[error.start]:02x} at position {error.start + 1} of "
-                "the line. Convert the file (iconv -t UTF-8) or mend the line."
-            ) from error
-        except compressed.READ_ERRORS as error:
-            raise CorpusError(f"{path}: cannot be read to its end ({error}). Fetch or compress it again.") from error
-
-
-def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    for has_text, block in itertools.groupby(lines, key=lambda line: bool(line.strip())):
-        if has_text:
-            yield "\n".join(map(str.rstrip, block))
-
-
-def _text_of(line: str, key: str, where: str) -> str:
-    """Returns the text under `key` in a line of JSON; `where` is its file and number, for the error."""
-    import orjson
-
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise CorpusError(f"{where}: not a line of JSON ({error}). Mend or remove it.") from error
-    if not isinstance(row, dict):
-        raise CorpusError(f"{where}: a JSON {type(row).__name__}, not an object with the key {key!r}.")
-    if not isinstance(row.get(key), str):
-        found = {name: type(value).__name__ for name, value in row.items()}
-        raise CorpusError(f"{where}: no text under {key!r}; found {found}. Name the key of the text: --text_key")
-    return row[key]
-
-
 # --- Python's own documentation ----------------------------------------------------------------------------
 
 
@@ -342,7 +243,7 @@ def prepare_python_docs(
 
     Returns {split: path}. Raises CorpusError where this Python came without its sources.
     """
-    paths, wanted = _plan_pair(output_dir, name, validation_fraction, overwrite)
+    paths, wanted = plan_pair(output_dir, name, validation_fraction, overwrite)
     if not wanted:
         return paths
     library = Path(sysconfig.get_path("stdlib"))
@@ -352,7 +253,7 @@ def prepare_python_docs(
     order = sorted(documents)
     random.Random(seed).shuffle(order)
     held_out = _fill_validation(documents, order, validation_fraction)
-    _write_pair(paths, ((document in held_out, text) for document in order for text in documents[document]))
+    write_pair(paths, ((document in held_out, json_line(text)) for document in order for text in documents[document]))
     return paths
 
 

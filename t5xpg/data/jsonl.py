@@ -27,7 +27,7 @@ DATA_DIR_VARIABLE = "T5XPG_DATA_DIR"
 UNBOUNDED = 2**62  # bytes or windows of a compressed file, known only at its end
 MAX_PIECES = 1024  # looked into one by one; SeqIO's Beam jobs start one worker item per listed shard
 _BOM = b"\xef\xbb\xbf"
-WINDOW = 1024 * 1024  # bytes; also the longest byte range
+_WINDOW = 1024 * 1024  # bytes; also the longest byte range
 _MIN_RANGE = 64 * 1024  # bytes; 1.2 MB still makes 19 pieces
 _PIECES_WANTED = 64  # of a corpus that is large enough for them
 
@@ -122,7 +122,7 @@ def cut(paths: Iterable[str]) -> list[Piece]:
     """
     files = [Piece.whole(path) for path in paths]
     total = sum(file.file_size for file in files)
-    length = min(max(total // _PIECES_WANTED, _MIN_RANGE), WINDOW)
+    length = min(max(total // _PIECES_WANTED, _MIN_RANGE), _WINDOW)
     pieces = []
     for file in files:
         step = UNBOUNDED if file.end == UNBOUNDED else length
@@ -188,7 +188,7 @@ def windows(piece: Piece, columns: Columns) -> Iterator[list[np.ndarray]]:
                 change = f"{piece.file_size} bytes became {size} while in use"
                 raise JsonlError(f"{piece.path}: {change}. Start again")
             position = _seek_line(file, piece)
-            while lines := _take_lines(file, min(WINDOW, piece.end - position)):
+            while lines := _take_lines(file, min(_WINDOW, piece.end - position)):
                 length = sum(map(len, lines))
                 if position == 0:
                     lines[0] = lines[0].removeprefix(_BOM)

@@ -9,11 +9,12 @@ import tensorflow as tf
 
 from t5xpg.base.notices import notice
 from t5xpg.data import remarks
-from t5xpg.data.sources import INTERLEAVED_PIECES, JsonlDataSource
+from t5xpg.data.sources import JsonlDataSource
 from t5xpg.objectives.base import Objective
 from t5xpg.objectives.documents import CHUNK, DocumentObjective
 
 MOST_ROWS_IN_MEMORY = 10_000  # of a host's share; SeqIO's own bound
+FEWEST_FILES = 16  # that the source reads from at a time when it shuffles
 WINDOWS_AT_START = 16  # of up to 1 MiB, looked at for remarks when training starts
 
 
@@ -72,7 +73,7 @@ class JsonlTask(seqio.Task):
 
     def _on_shuffling(self, split: str) -> str | None:
         source = self.source
-        found = remarks.poor_shuffling(source.find_files(split), source.columns, INTERLEAVED_PIECES)
+        found = remarks.poor_shuffling(source.find_files(split), source.columns, FEWEST_FILES)
         command = remarks.reshard_command(self.name, source.files[split], source.columns)
         return found and f"{found}. Write them anew, shuffled: {command}"
 

@@ -17,7 +17,7 @@ from t5xpg.data.jsonl import UNBOUNDED, Columns, Files
 
 SHARDS = 64  # to recommend
 _MOST_BYTES_OF_A_CHARACTER = 4
-_TOKENIZED_SHARE = 1 / 16  # of what is looked at, at most
+_TOKENIZED = 64 * 1024  # characters that are tokenized at most, for each window that is looked at
 
 
 def poor_shuffling(paths: Sequence[str], columns: Columns, interleaved: int) -> str | None:
@@ -70,7 +70,7 @@ def find_long_rows(
     pieces = jsonl.cut(paths)
     chosen = _evenly(pieces, windows)
     share = windows // len(chosen)  # windows of each
-    found, looked_at, to_tokenize = [], 0, windows * jsonl.WINDOW * _TOKENIZED_SHARE
+    found, looked_at, to_tokenize = [], 0, windows * _TOKENIZED
     all_rows = len(chosen) == len(pieces)
     for piece in chosen:
         for number, window in enumerate(jsonl.windows(piece, columns)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
-import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -16,11 +15,12 @@ import seqio
 import tensorflow as tf
 from tqdm import tqdm
 
+from t5xpg.base.files import size
 from t5xpg.data import jsonl
 from t5xpg.data.jsonl import UNBOUNDED, Columns, Files, Piece
 from t5xpg.data.tf_functions import numpy_function
 
-INTERLEAVED_PIECES, _INTERLEAVED_ROWS = 16, 16  # pieces open at once, rows taken from each
+_INTERLEAVED_PIECES, _INTERLEAVED_ROWS = 16, 16  # pieces open at once, rows taken from each
 
 
 class JsonlDataSource(seqio.FunctionDataSource):
@@ -98,7 +98,7 @@ class JsonlDataSource(seqio.FunctionDataSource):
         if split in (self._num_input_examples or {}):
             return self._num_input_examples[split] < most_rows
         paths, rows = self.find_files(split), 0
-        if sum(map(os.path.getsize, paths)) > self.MOST_BYTES_IN_MEMORY:
+        if sum(map(size, paths)) > self.MOST_BYTES_IN_MEMORY:
             return False
         for path in paths:
             rows += jsonl.count_rows(path, most_rows - rows)
@@ -164,7 +164,7 @@ class _WindowReader:
             return [np.array([], dtype=object)] * len(self.columns)
         if piece.end == UNBOUNDED:
             self._streams[index, number + 1] = stream
-            if len(self._streams) > 2 * INTERLEAVED_PIECES:  # left by abandoned iterators
+            if len(self._streams) > 2 * _INTERLEAVED_PIECES:  # left by abandoned iterators
                 del self._streams[next(iter(self._streams))]
         return window
 
@@ -190,7 +190,7 @@ def _dataset(pieces: Sequence[Piece], columns: Columns, shuffle: bool, seed: int
     def epoch(salt: tf.Tensor) -> tf.data.Dataset:
         order = numpy_function(permutation, [salt], tf.int64)
         order = tf.data.Dataset.from_tensor_slices(tf.ensure_shape(order, [len(pieces)]))
-        return order.interleave(lambda i: piece_rows(i, salt), INTERLEAVED_PIECES, _INTERLEAVED_ROWS)
+        return order.interleave(lambda i: piece_rows(i, salt), _INTERLEAVED_PIECES, _INTERLEAVED_ROWS)
 
     if not shuffle:
         return tf.data.Dataset.range(len(pieces)).flat_map(lambda i: piece_rows(i, np.int64(0)))

@@ -26,7 +26,7 @@ def texts_of(dataset):
 
 def small_pieces(monkeypatch, length=100):
     monkeypatch.setattr(jsonl, "_MIN_RANGE", length)
-    monkeypatch.setattr(jsonl, "WINDOW", length)
+    monkeypatch.setattr(jsonl, "_WINDOW", length)
 
 
 def finite(number: str) -> float:

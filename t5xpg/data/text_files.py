@@ -1,0 +1,283 @@
+"""Text files to JSONL: rows by file, paragraph or line, split by a hash; shuffled and dealt out where that is asked.
+
+No row held out for validation is in train as well: the split of a row depends on the seed and its text alone, so that
+equal rows fall on the same side whatever else is in the corpus.
+"""
+
+from __future__ import annotations
+
+import collections
+import glob
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from t5xpg.data import compressed, sharding
+from t5xpg.data.corpora import CorpusError, check_fraction, in_words, json_line, plan_pair, write_pair
+
+TEXT_SUFFIXES = tuple(kind + packed for kind in (".txt", ".jsonl") for packed in ("", *compressed.SUFFIXES))
+ROWS = ("paragraphs", "lines", "file")
+
+
+class Row(NamedTuple):
+    """A row of a file: its text, and the JSON to write."""
+
+    text: str
+    line: str
+
+
+def prepare_text(
+    inputs: Sequence[str | os.PathLike],
+    output_dir: str | os.PathLike = ".",
+    *,
+    name: str = "text",
+    rows: str = "paragraphs",
+    text_key: str = "text",
+    whole_rows: bool = False,
+    min_length: int = 1,
+    validation_fraction: float = 0.05,
+    shards: int = 0,
+    drop_duplicates: bool = False,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> dict[str, Path]:
+    """Writes text files as a train and a validation split; `validation_fraction` 0 writes train alone.
+
+    `inputs` are files, globs or folders (searched through) of .txt and .jsonl, also .gz, .bz2 or .xz. A row is a
+    paragraph (lines up to a blank one), a line or all of a .txt file, or the value of `text_key` in a line of a
+    .jsonl file; rows of fewer than `min_length` characters are left out. The split of a row depends on `seed`
+    and its text alone, so that it stays there when files are added. One row at a time is held in memory.
+
+    With `shards`, the rows of train are shuffled and dealt out to that many files, so that they can be read in
+    random order; validation is shuffled too, in one file. Then about 150 MB are held in memory, and the disk needs
+    room for the corpus twice.
+
+    Args:
+      inputs: see above.
+      output_dir: folder for the files, made if need be.
+      name: what the files' names begin with.
+      rows: "paragraphs", "lines" or "file".
+      text_key: see above.
+      whole_rows: write the rows of .jsonl files as they are, with all their keys.
+      min_length: see above.
+      validation_fraction: share of the rows held out.
+      shards: files of train; 0 is one, in the inputs' order.
+      drop_duplicates: of equal rows keep one; needs `shards`.
+      seed: decides what is held out, and the order of the rows.
+      overwrite: write files anew that are there already.
+
+    Returns:
+      {split: path}, or with `shards` a glob of the split's files.
+
+    Raises:
+      CorpusError: with file and line for what cannot be read; then nothing is written.
+    """
+    from tqdm import tqdm
+
+    _check_settings(rows, shards, drop_duplicates)
+    if shards:
+        plan, wanted = _plan_shards(output_dir, name, validation_fraction, shards, overwrite)
+    else:
+        pair, wanted = plan_pair(output_dir, name, validation_fraction, overwrite)
+        plan = {split: [path] for split, path in pair.items()}
+    if wanted:
+        found = _find_files(inputs)
+        _check_apart(found.taken, plan)
+        tally = Tally(found, min_length)
+        texts = tally.watch((file, row) for file in found.taken for row in _rows_of(file, rows, text_key, whole_rows))
+        bar = tqdm(texts, desc=f"writing {' and '.join(plan)}", unit=" rows", disable=None)
+        lines = ((_is_held_out(row.text, seed, validation_fraction), row.line) for row in bar)
+        if shards:
+            splits = (("validation" if held_out else "train", line) for held_out, line in lines)
+            _report_shards(plan, sharding.write_shards(plan, splits, seed, drop_duplicates))
+        else:
+            write_pair(pair, lines)
+        print("\n".join(tally.report()), flush=True)
+    return {split: _pattern(paths) for split, paths in plan.items()}
+
+
+def _check_settings(rows: str, shards: int, drop_duplicates: bool) -> None:
+    if rows not in ROWS:
+        raise CorpusError(f"rows is {rows!r}; it must be one of {', '.join(map(repr, ROWS))}.")
+    if not 0 <= shards <= sharding.MOST_SHARDS:
+        raise CorpusError(f"shards is {shards}; it must be 0 (one file, not shuffled) to {sharding.MOST_SHARDS}.")
+    if drop_duplicates and not shards:
+        raise CorpusError("--drop_duplicates goes with --shards, which brings equal rows together; add --shards 64.")
+
+
+def _check_apart(inputs: Iterable[Path], plan: dict[str, list[Path]]) -> None:
+    outputs = {path.resolve() for paths in plan.values() for path in paths}
+    for file in inputs:
+        if file.resolve() in outputs:
+            raise CorpusError(f"{file} is both input and output. Pass another --output_dir or --name.")
+
+
+# --- shards --------------------------------------------------------------------------------------
+
+
+def _plan_shards(
+    output_dir: str | os.PathLike, name: str, fraction: float, shards: int, overwrite: bool
+) -> tuple[dict[str, list[Path]], bool]:
+    """({split: paths}, whether to write them). Raises if new files would be next to older ones."""
+    check_fraction(fraction)
+    counts = {"train": shards, "validation": 1} if fraction else {"train": shards}
+    plan = {split: sharding.shard_paths(output_dir, f"{name}_{split}", count) for split, count in counts.items()}
+    paths = [path for split in plan.values() for path in split]
+    if not overwrite and all(path.exists() for path in paths):
+        for split in plan.values():
+            print(f"{_pattern(split)}: already there and kept (--overwrite writes it again)", flush=True)
+        return plan, False
+    patterns = [f"{glob.escape(name)}_{split}-*-of-*.jsonl" for split in ("train", "validation")]
+    there = [path for pattern in patterns for path in sorted(Path(output_dir).glob(pattern))]
+    if standing := [path for path in there if not overwrite or path not in paths]:
+        raise CorpusError(
+            f"{standing[0]} exists, and new files next to it could repeat its rows. Remove it and those like it, or "
+            "pass another --name; --overwrite replaces files of the same names."
+        )
+    return plan, True
+
+
+def _pattern(paths: Sequence[Path]) -> Path:
+    """Returns the one path, or the glob of a split's shards."""
+    first = paths[0]
+    shard = re.search(r"-\d{5}-of-(\d{5})\.jsonl$", first.name)
+    return first.with_name(f"{first.name[: shard.start()]}-*-of-{shard[1]}.jsonl") if shard else first
+
+
+def _report_shards(plan: dict[str, list[Path]], written: dict[str, sharding.Written]) -> None:
+    for split, paths in plan.items():
+        size = sum(path.stat().st_size for path in paths)
+        dropped = f"; {written[split].duplicates:,} duplicates dropped" if written[split].duplicates else ""
+        files = "1 file" if len(paths) == 1 else f"{len(paths)} files"
+        print(f"{_pattern(paths)}: {written[split].rows:,} rows, shuffled, {in_words(size)} in {files}{dropped}")
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """The files that inputs name."""
+
+    taken: list[Path]
+    skipped: collections.Counter[str]  # of other kinds, by suffix
+
+
+def _find_files(inputs: Sequence[str | os.PathLike]) -> Found:
+    """Returns the files that the inputs name, in the order given, sorted within a folder or glob, each once."""
+    taken: dict[Path, Path] = {}
+    skipped: dict[Path, str] = {}
+    for item in map(Path, inputs):
+        if item.is_file() and not item.name.endswith(TEXT_SUFFIXES):
+            raise CorpusError(f"{item}: this kind of file is not read; pass files of {' '.join(TEXT_SUFFIXES)}")
+        matches = [item] if item.exists() else [Path(match) for match in glob.glob(str(item), recursive=True)]
+        below = (file for match in matches for file in (match.rglob("*") if match.is_dir() else [match]))
+        files = sorted(file for file in below if file.is_file())
+        wanted = [file for file in files if file.name.endswith(TEXT_SUFFIXES)]
+        if not wanted:
+            state = f"has no {' '.join(TEXT_SUFFIXES)} in it" if matches else "does not exist and matches nothing"
+            raise CorpusError(f"{item}: {state}. Name files, folders or quoted globs.")
+        for file in wanted:
+            taken.setdefault(file.resolve(), file)
+        skipped |= {file.resolve(): _suffix(file) for file in files if file not in wanted}
+    return Found(list(taken.values()), collections.Counter(skipped.values()))
+
+
+def _suffix(path: Path) -> str:
+    """Returns .txt.gz for a.txt.gz, .pdf for a.b.pdf; (no suffix) where there is none."""
+    packed = "".join(path.suffixes[-1:]) if path.suffix in compressed.SUFFIXES else ""
+    return (Path(path.name.removesuffix(packed)).suffix + packed).lower() or "(no suffix)"
+
+
+class Tally:
+    """Counts the files and rows that are taken and skipped, by the files' suffix."""
+
+    def __init__(self, found: Found, min_length: int):
+        self._found, self._min_length = found, min_length
+        self._files = collections.Counter(map(_suffix, found.taken))
+        self._rows: collections.Counter[str] = collections.Counter()
+        self._short: collections.Counter[str] = collections.Counter()
+
+    def watch(self, rows: Iterable[tuple[Path, Row]]) -> Iterator[Row]:
+        """Yields the rows that are long enough, and counts all."""
+        for file, row in rows:
+            counts = self._rows if len(row.text) >= self._min_length else self._short
+            counts[_suffix(file)] += 1
+            if counts is self._rows:
+                yield row
+
+    def report(self) -> Iterator[str]:
+        """Yields a line for each suffix."""
+        for suffix, files in sorted(self._files.items()):
+            short = self._short[suffix]
+            skipped = f"; skipped {short:,} rows of fewer than {self._min_length} characters" if short else ""
+            yield f"{suffix}: took {files:,} files, {self._rows[suffix]:,} rows{skipped}"
+        for suffix, files in sorted(self._found.skipped.items()):
+            yield f"{suffix}: skipped {files:,} files, which are not read"
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def _is_held_out(text: str, seed: int, fraction: float) -> bool:
+    digest = hashlib.blake2b(f"{seed}:{text}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < fraction * 2**64
+
+
+def _rows_of(path: Path, rows: str, text_key: str, whole_rows: bool) -> Iterator[Row]:
+    lines = _read_lines(path)
+    if path.name.endswith(".jsonl") or path.stem.endswith(".jsonl"):
+        for number, line in lines:
+            if line.strip():
+                text = _text_of(line, text_key, f"{path}:{number}")
+                yield Row(text, line.strip() if whole_rows else json_line(text))
+    else:
+        yield from (Row(text, json_line(text)) for text in _texts((line for _, line in lines), rows))
+
+
+def _texts(lines: Iterable[str], rows: str) -> Iterator[str]:
+    if rows == "lines":
+        return filter(None, map(str.strip, lines))
+    if rows == "paragraphs":
+        return _paragraphs(lines)
+    return filter(None, ["\n".join(map(str.rstrip, lines)).strip("\n")])
+
+
+def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields (number from 1, line) of a UTF-8 file, compressed or not; a byte order mark is dropped."""
+    with compressed.open_binary(str(path)) as handle:
+        try:
+            for number, line in enumerate(handle, 1):
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise CorpusError(
+                f"{path}:{number}: not UTF-8, byte 0x{error.object[error.start]:02x} at position {error.start + 1} of "
+                "the line. Convert the file (iconv -t UTF-8) or mend the line."
+            ) from error
+        except compressed.READ_ERRORS as error:
+            raise CorpusError(f"{path}: cannot be read to its end ({error}). Fetch or compress it again.") from error
+
+
+def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    for has_text, block in itertools.groupby(lines, key=lambda line: bool(line.strip())):
+        if has_text:
+            yield "\n".join(map(str.rstrip, block))
+
+
+def _text_of(line: str, key: str, where: str) -> str:
+    """Returns the text under `key` in a line of JSON; `where` is its file and number, for the error."""
+    import orjson
+
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise CorpusError(f"{where}: not a line of JSON ({error}). Mend or remove it.") from error
+    if not isinstance(row, dict):
+        raise CorpusError(f"{where}: a JSON {type(row).__name__}, not an object with the key {key!r}.")
+    if not isinstance(row.get(key), str):
+        found = {name: type(value).__name__ for name, value in row.items()}
+        raise CorpusError(f"{where}: no text under {key!r}; found {found}. Name the key of the text: --text_key")
+    return row[key]
