@@ -43,7 +43,7 @@ class Model:
     Args:
       settings: arguments of T5X's `train`: "model", "partitioner", "trainer_cls" and "train_dataset_cfg", whose
         task_feature_lengths bound inputs and targets (longer ones are cut).
-      checkpoint_path: what to restore.
+      checkpoint_path: what to restore; of a folder of checkpoints the latest.
       batch_size: examples computed at a time.
       dtype: parameters are restored in it; None as they are stored.
 
@@ -69,6 +69,8 @@ class Model:
             partitioner=self._partitioner,
         )
         path = os.path.abspath(checkpoint_path)  # T5X takes no relative path
+        if steps := checkpoints.all_steps(path):  # a MODEL_DIR
+            path = os.path.join(path, f"checkpoint_{steps[-1]}")
         self.train_state, _ = utils.create_checkpoint_manager_and_restore(
             train_state_initializer=self._initializer,
             partitioner=self._partitioner,

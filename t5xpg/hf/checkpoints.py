@@ -49,12 +49,7 @@ def read_trained(source: str, gin_file: str | None = None) -> Trained:
     from t5x.examples.t5 import network
     from t5xpg import roberta
 
-    try:
-        path = checkpoints.find_checkpoint(source.rstrip("/"))
-    except ValueError:
-        raise ValueError(
-            f"{source} is not a checkpoint and holds none; pass a MODEL_DIR or a checkpoint_<step>."
-        ) from None
+    path = checkpoints.find_checkpoint(source.rstrip("/"))
     model_dir = os.path.dirname(os.path.abspath(path))
     model = read_model(os.path.join(model_dir, "config.gin"), gin_file)
     if not isinstance(model.module, network.Transformer | roberta.Roberta):

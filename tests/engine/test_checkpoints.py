@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import zipfile
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from flax import serialization
 from golden import record_legacy_checkpoint
 
 from t5x import adafactor, checkpoints, models, partitioning, utils
-from t5x.embedded import initialization
+from t5x.embedded import checkpoint_paths, initialization
 from t5x.examples.t5 import network
 
 SHAPES = {"encoder_input_tokens": (2, 8), "decoder_input_tokens": (2, 4), "decoder_target_tokens": (2, 4)}
@@ -127,8 +128,10 @@ def test_another_shape_is_refused_by_name(make, state, tmp_path):
 def test_what_is_missing_is_named_or_initialized(make, state, tmp_path):
     path = save(make, tmp_path, state)
     deeper = initializer(num_decoder_layers=2)
-    with pytest.raises(ValueError, match=r"lacks \[.*decoder/layers_1.*fallback_to_scratch = True"):
+    with pytest.raises(ValueError) as error:
         restore(deeper, path)
+    assert re.search(r"lacks target/decoder/layers_1.* and \d+ more, .*fallback_to_scratch = True", str(error.value))
+    assert str(error.value).count("target/") == 3  # the others are in the log
     restored = restore(deeper, path, jax.random.PRNGKey(3), fallback_to_scratch=True)
     fresh = deeper.from_scratch(jax.random.PRNGKey(3))
     kernel = lambda s, layer: s.params["decoder"][f"layers_{layer}"]["mlp"]["wo"]["kernel"]  # noqa: E731
@@ -146,6 +149,17 @@ def test_assignment_map_renames(make, state, tmp_path):
     step = jax.jit(lambda state: state.apply_gradient(state.params, learning_rate=jnp.float32(0.1)), donate_argnums=0)
     stepped = step(restored).params["decoder"]
     jax.tree.map(np.testing.assert_array_equal, stepped["layers_1"], stepped["layers_0"])
+
+
+def test_what_the_model_lacks_is_named_not_dropped(make, state, tmp_path, capsys):
+    deeper = initializer(num_decoder_layers=2)
+    both = [(r"(.*decoder/)layers_1(.*)", r"\1layers_0\2")]
+    path = save(deeper, tmp_path / "deeper", restore(deeper, save(make, tmp_path, state), assignment_map=both))
+    named = r"target/decoder/layers_1/\S+, target/decoder/layers_1/\S+, target/decoder/layers_1/\S+ and 10 more"
+    with pytest.raises(ValueError, match=f"holds parameters that the model lacks: {named}.*strict = False"):
+        restore(make, path)
+    assert_equal(restore(make, path, strict=False), state)
+    assert re.search(f"Not in the model, so not restored: {named}", capsys.readouterr().err)
 
 
 def test_two_names_of_one_stored_array_get_an_array_each(make, state, tmp_path):
@@ -191,8 +205,26 @@ def test_a_checkpoint_loads_without_its_model(make, state, tmp_path, lazy):
     embedding = loaded["target"]["token_embedder"]["embedding"]
     embedding = embedding.get() if lazy else embedding
     np.testing.assert_array_equal(embedding, state.params["token_embedder"]["embedding"].astype(jnp.bfloat16))
-    with pytest.raises(ValueError, match="is not a T5X checkpoint"):
+    with pytest.raises(ValueError, match=f"no checkpoint of step 5 in {tmp_path}; {tmp_path} holds the checkpoints 4"):
         checkpoints.find_checkpoint(str(tmp_path), 5)
+
+
+def test_a_folder_of_checkpoints_stands_for_its_latest(make, state, tmp_path):
+    save(make, tmp_path, state, state.replace_step(jnp.asarray(10)))
+    assert utils.RestoreCheckpointConfig(str(tmp_path), "specific").checkpoint_paths() == [f"{tmp_path}/checkpoint_10"]
+    for path in (tmp_path, tmp_path / "checkpoint_10"):
+        assert int(restore(make, str(path)).step) == int(manager_of(make, tmp_path).restore(path=str(path)).step) == 10
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(make, state, tmp_path):
+    save(make, tmp_path, *(state.replace_step(jnp.asarray(step)) for step in (0, 20)))
+    for cfg in (
+        utils.RestoreCheckpointConfig(str(tmp_path / "checkpoint_30"), "specific"),
+        utils.RestoreCheckpointConfig(str(tmp_path / "checkpoint_20"), "latest"),  # holds none
+    ):
+        with pytest.raises(ValueError, match=f"{tmp_path} holds the checkpoints 0, 20"):
+            checkpoints.open_checkpoint(cfg.found_checkpoint_paths()[0])
+    assert checkpoint_paths.describe_steps(str(tmp_path / "nowhere" / "at all")) == "no checkpoint is there"
 
 
 def write_metric(folder, values: dict[int, float], tag: str = "loss") -> None:

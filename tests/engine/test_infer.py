@@ -119,7 +119,7 @@ def test_bad_input_is_named(infer, tmp_path):
         infer(tmp_path, mode="guess")
     with pytest.raises(ValueError, match="count from 0"):
         infer(tmp_path, shard_id=1)
-    with pytest.raises(ValueError, match="needs one checkpoint"):
+    with pytest.raises(ValueError, match="no finished checkpoint"):
         infer(tmp_path, restore_checkpoint_cfg=RestoreCheckpointConfig(str(tmp_path), "latest"))
 
 

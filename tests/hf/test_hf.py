@@ -351,7 +351,7 @@ def test_a_checkpoint_of_the_legacy_layout_with_a_gin_file(tmp_path):
 def test_no_folder_is_overwritten_and_none_is_made_up(tmp_path, runs):
     with pytest.raises(FileExistsError, match="exists already"):
         hf.export_model(runs("byt5").model_dir, str(tmp_path))
-    with pytest.raises(ValueError, match="is not a checkpoint and holds none"):
+    with pytest.raises(ValueError, match="is not a T5X checkpoint.*no checkpoint is there"):
         hf.export_model(str(tmp_path), str(tmp_path / "new"))
     assert not list(tmp_path.iterdir())
 

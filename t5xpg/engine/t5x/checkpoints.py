@@ -28,7 +28,7 @@ from t5x.embedded.checkpoint_datasets import (
     dataset_file_name,
     restore_dataset,
 )
-from t5x.embedded.checkpoint_paths import all_steps, checkpoint_path, latest_step, put_aside
+from t5x.embedded.checkpoint_paths import all_steps, checkpoint_path, describe_steps, latest_in, latest_step, put_aside
 from t5x.embedded.checkpoint_readers import DamagedCheckpointError, flatten, open_checkpoint, unflatten
 from t5x.embedded.checkpoint_restoring import StoredArray, has_value, read_in_rounds, restore_state, transformed
 from t5x.embedded.contract import refuse_missing
@@ -209,7 +209,7 @@ class OrbaxCheckpointManagerInterface:
 
         Args:
           step: one of this folder's checkpoints; None for the latest.
-          path: a checkpoint anywhere, instead of a step.
+          path: a checkpoint anywhere, or a folder of them with the latest, instead of a step.
           fallback_state: a state dict with the values of what the checkpoint lacks.
           state_transformation_fns: see RestoreStateTransformationFn.
 
@@ -221,8 +221,7 @@ class OrbaxCheckpointManagerInterface:
         """
         if path is not None and step is not None:
             raise ValueError(f"restore takes a step or a path; it was given both, {step} and {path}.")
-        if path is None:
-            path = find_checkpoint(self._directory, step)
+        path = find_checkpoint(self._directory, step) if path is None else latest_in(path)
         if self._dataset_iterator is not None:
             restore_dataset(path, self._dataset_iterator, self._layout)
         return restore_state(
@@ -389,11 +388,11 @@ def find_checkpoint(path: str, step: int | None = None) -> str:
     Deviation: T5X's returns the index file, and so finds legacy checkpoints only.
     """
     path = os.fspath(path)
-    if os.path.isdir(path):
-        chosen = latest_step(path) if step is None else step
-        path = path if chosen is None else checkpoint_path(path, chosen)
-    else:
+    if os.path.isfile(path):
         path = os.path.dirname(path)
+    if step is not None and step not in all_steps(path):
+        raise ValueError(f"There is no checkpoint of step {step} in {path}; {describe_steps(path)}.")
+    path = latest_in(path) if step is None else checkpoint_path(path, step)
     open_checkpoint(path)
     return path
 

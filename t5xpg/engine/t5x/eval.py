@@ -118,9 +118,7 @@ def evaluate(
 
 def checkpoints_to_evaluate(cfg: RestoreCheckpointConfig, done_file: str) -> list[str]:
     """Returns the checkpoints of `cfg`, oldest first; with mode "all", those that `done_file` does not name."""
-    paths = cfg.checkpoint_paths()
-    if not paths:
-        raise ValueError(f"There is no finished checkpoint in {cfg.path} (RestoreCheckpointConfig.path).")
+    paths = cfg.found_checkpoint_paths()
     if cfg.mode != "all":
         return paths
     done = read_done(done_file)

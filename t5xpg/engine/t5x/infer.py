@@ -186,9 +186,9 @@ def check_arguments(mode: str, shard_id: int, num_shards: int) -> None:
 
 
 def single_checkpoint(cfg: RestoreCheckpointConfig) -> str:
-    paths = cfg.checkpoint_paths()
-    if len(paths) != 1:
-        raise ValueError(f"Inference needs one checkpoint, and RestoreCheckpointConfig names {paths or cfg.path}.")
+    paths = cfg.found_checkpoint_paths()
+    if len(paths) > 1:
+        raise ValueError(f"Inference needs one checkpoint, and RestoreCheckpointConfig names {paths}.")
     return paths[0]
 
 

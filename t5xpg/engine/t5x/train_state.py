@@ -12,6 +12,7 @@ from flax.core import FrozenDict, freeze, unfreeze
 from flax.core.scope import FrozenVariableDict, MutableVariableDict, VariableDict
 from flax.linen import partitioning as flax_partitioning
 
+from t5x.embedded import console
 from t5x.embedded.contract import refuse_missing
 
 refuse_missing(globals(), "train_state")
@@ -224,4 +225,4 @@ def check_axes(name: str, axes: Mapping, values: Mapping) -> None:
     named = traverse_util.flatten_dict(flax_partitioning.get_axis_names(axes), sep="/")
     missing = sorted(set(traverse_util.flatten_dict(values, sep="/")) - set(named))
     if missing:
-        raise ValueError(f"{name} has no axis names for {missing}; create them with param_with_axes.")
+        raise ValueError(f"{name} has no axis names for {console.name_some(missing)}; make them with param_with_axes.")

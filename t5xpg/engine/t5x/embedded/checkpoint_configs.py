@@ -11,8 +11,8 @@ from t5x.checkpoints import (
     RestoreStateTransformationFn,
     SaveStateTransformationFn,
 )
-from t5x.embedded.checkpoint_paths import all_steps, checkpoint_path
-from t5x.embedded.checkpoint_restoring import AssignmentMap
+from t5x.embedded.checkpoint_paths import all_steps, checkpoint_path, describe_steps, latest_in
+from t5x.embedded.checkpoint_restoring import AssignmentMap, drop_what_the_model_lacks
 
 DTYPES = (None, "float32", "bfloat16", "float16")
 
@@ -52,11 +52,13 @@ class RestoreCheckpointConfig:
     """Where to start from.
 
     Attributes:
-      path: a checkpoint (mode "specific"), or a folder of them ("latest", "all"); [] for none.
+      path: a checkpoint (mode "specific"), or a folder of them ("latest", "all"); [] for none. With "specific" too
+        a folder of them, a MODEL_DIR, stands for its latest, which T5X does not find.
       mode: "specific", "latest" or "all".
       assignment_map: (pattern, replacement) pairs. A pattern matches a whole name in the model
         ("target/encoder/…"); the replacement is its name in the checkpoint, or None not to restore it.
-      strict: whether every parameter must be found (always so here, fallback_to_scratch aside).
+      strict: whether a checkpoint with parameters that the model lacks is refused. T5X drops them in silence, and
+        asks with this whether to restore all of TensorFlow's older checkpoints.
       fallback_to_scratch: initialize what the checkpoint lacks.
       dtype: parameters are restored in it; None leaves them as stored.
       restore_dataset: whether to restore the position in the training data too.
@@ -85,11 +87,24 @@ class RestoreCheckpointConfig:
             if renaming not in self.state_transformation_fns:  # dataclasses.replace runs this again
                 self.state_transformation_fns = (renaming, *self.state_transformation_fns)
 
+        if not self.strict and drop_what_the_model_lacks not in self.state_transformation_fns:
+            self.state_transformation_fns = (*self.state_transformation_fns, drop_what_the_model_lacks)
+
+    def found_checkpoint_paths(self) -> list[str]:
+        """Returns `checkpoint_paths`; raises ValueError where there is none."""
+        if paths := self.checkpoint_paths():
+            return paths
+        folders = [self.path] if isinstance(self.path, str) else list(self.path)
+        raise ValueError(
+            f"There is no finished checkpoint in {', '.join(folders) or self.path} (RestoreCheckpointConfig.path); "
+            f"{'; '.join(map(describe_steps, folders)) or 'name one'}."
+        )
+
     def checkpoint_paths(self) -> list[str]:
         """Returns the checkpoints this configuration names, oldest first; none for a folder without any."""
         paths = [self.path] if isinstance(self.path, str) else list(self.path)
         if self.mode == "specific":
-            return paths
+            return [latest_in(path) for path in paths]
         found = [checkpoint_path(folder, step) for folder in paths for step in all_steps(folder)]
         return found[-1:] if self.mode == "latest" else found
 

@@ -9,7 +9,7 @@ import re
 import jax
 from jax.experimental import multihost_utils
 
-from t5x.embedded.checkpoint_readers import LEGACY_INDEX
+LEGACY_INDEX = "checkpoint"
 
 
 def checkpoint_path(folder: str, step: int) -> str:
@@ -26,6 +26,21 @@ def all_steps(checkpoints_dir: str) -> list[int]:
 
 def latest_step(checkpoints_dir: str) -> int | None:
     return max(all_steps(checkpoints_dir), default=None)
+
+
+def latest_in(path: str) -> str:
+    """Returns the latest checkpoint of a folder of them, a MODEL_DIR; any other path as it is."""
+    step = latest_step(path)
+    return path if step is None else checkpoint_path(path, step)
+
+
+def describe_steps(path: str) -> str:
+    """Says which checkpoints there are: in a folder, or beside a checkpoint that is not there."""
+    for folder in (path, os.path.dirname(path.rstrip("/")) or "."):
+        if steps := [str(step) for step in all_steps(folder)]:
+            listed = steps if len(steps) <= 12 else [*steps[:3], "…", *steps[-3:]]
+            return f"{folder} holds the checkpoints {', '.join(listed)}"
+    return "no checkpoint is there"
 
 
 def step_of(path: str) -> int:

@@ -19,7 +19,7 @@ import tensorstore as ts
 from etils import epath
 from flax import serialization, traverse_util
 
-LEGACY_INDEX = "checkpoint"
+from t5x.embedded.checkpoint_paths import LEGACY_INDEX, describe_steps
 
 
 class DamagedCheckpointError(ValueError):
@@ -40,8 +40,8 @@ def open_checkpoint(path: str) -> OrbaxReader | LegacyReader:
     if os.path.isfile(os.path.join(path, LEGACY_INDEX)):
         return LegacyReader(path)
     raise ValueError(
-        f"{path} is not a T5X checkpoint: it holds neither a folder 'state' nor a file 'checkpoint'; pass a "
-        "checkpoint_<step> folder."
+        f"{path} is not a T5X checkpoint: it holds neither a folder 'state' nor a file 'checkpoint'. Pass a "
+        f"checkpoint_<step> folder, or a folder of them; {describe_steps(path)}."
     )
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
 
+from t5x.embedded import console
 from t5x.embedded.checkpoint_readers import flatten, open_checkpoint, unflatten
 
 
@@ -49,12 +49,12 @@ class AssignmentMap:
         stored, wanted = flatten(state_dict), flatten(target_state_dict)
         sources = {name: rule for name in wanted if (rule := self._source(name)) is not None}
         if unused := sorted({p for p, _ in self.rules} - {pattern for pattern, _ in sources.values()}):
-            raise ValueError(f"assignment_map patterns {unused} match no name in the model; it has {sorted(wanted)}.")
+            has = console.name_some(parameters_first(wanted))
+            raise ValueError(f"assignment_map patterns {unused} match no name in the model; it has {has}.")
         for name, (_, source) in sources.items():
             if source is not None and source not in stored:
-                raise ValueError(
-                    f"assignment_map maps {name} to {source}, which the checkpoint lacks; it has {sorted(stored)}."
-                )
+                has = console.name_some(parameters_first(stored))
+                raise ValueError(f"assignment_map maps {name} to {source}, which the checkpoint lacks; it has {has}.")
         used = {source for _, source in sources.values()}
         result = {name: x for name, x in stored.items() if name in wanted or name not in used}
         result |= {name: stored[source] for name, (_, source) in sources.items() if source is not None}
@@ -67,6 +67,25 @@ class AssignmentMap:
             if match := re.fullmatch(pattern, name):
                 return pattern, None if replacement is None else match.expand(replacement)
         return None
+
+
+def drop_what_the_model_lacks(state_dict: Mapping, target_state_dict: Mapping, *, is_resuming: bool = False) -> Mapping:
+    """The state transformation that RestoreCheckpointConfig.strict = False asks for; it says what it drops."""
+    del is_resuming
+    stored = flatten(state_dict)
+    if extra := names_beyond(flatten(target_state_dict), stored):
+        console.say(f"Not in the model, so not restored: {console.name_some(extra)}")
+    return unflatten({name: x for name, x in stored.items() if name not in extra})
+
+
+def parameters_first(names: Iterable[str]) -> list[str]:
+    """Returns the names sorted, those of the model before those of the optimizer's state."""
+    return sorted(names, key=lambda name: (not name.startswith("target/"), name))
+
+
+def names_beyond(wanted: Mapping, stored: Mapping) -> list[str]:
+    """Returns the parameters of a checkpoint that are not in the model."""
+    return sorted(name for name in stored if name.startswith("target/") and name not in wanted)
 
 
 def restore_state(
@@ -95,23 +114,28 @@ def restore_state(
       A train state with arrays placed on the mesh.
 
     Raises:
-      ValueError: names what is missing, and every shape that differs.
+      ValueError: names what is missing, parameters that the model lacks, and shapes that differ.
       DamagedCheckpointError: the files cannot be read.
     """
     shapes, specs = flatten(wanted.state_dict()), flatten(mesh_axes.state_dict())
     reader = open_checkpoint(path)
     found = transformed(reader.arrays, wanted.state_dict(), state_transformation_fns)
+    if extra := names_beyond(shapes, {name: x for name, x in found.items() if has_value(x)}):
+        raise ValueError(
+            f"{path} holds parameters that the model lacks: {console.name_some(extra)}. Use the gin it was trained "
+            "with, or bind utils.RestoreCheckpointConfig.strict = False to go without them."
+        )
     found = {name: x for name, x in found.items() if name in shapes and has_value(x)}
-    missing = sorted(name for name in shapes if name not in found and has_value(shapes[name]))
+    missing = parameters_first(name for name in shapes if name not in found and has_value(shapes[name]))
     check_shapes(path, shapes, found)
     fresh = flatten(dict(fallback_state)) if missing and fallback_state is not None else {}
     if lacking := [name for name in missing if name not in fresh]:
         raise ValueError(
-            f"{path} lacks {lacking}; map them with RestoreCheckpointConfig.assignment_map, or bind "
-            "fallback_to_scratch = True to initialize them."
+            f"{path} lacks {console.name_some(lacking)}; map them with RestoreCheckpointConfig.assignment_map, or "
+            "bind fallback_to_scratch = True to initialize them."
         )
     if missing:
-        logging.warning("Not in %s, so initialized from scratch: %s", path, missing)
+        console.say(f"Not in {path}, so initialized from scratch: {console.name_some(missing)}")
 
     dtype = None if dtype is None else jnp.dtype(dtype)
     placements = {
@@ -158,11 +182,13 @@ def has_value(stored: Any) -> bool:
 
 
 def check_shapes(path: str, shapes: Mapping, found: Mapping) -> None:
-    """Raises ValueError naming every array whose shape is not the model's."""
+    """Raises ValueError naming arrays whose shapes are not the model's."""
     differing = [
-        f"{name} is {tuple(np.shape(x))} there and {tuple(shapes[name].shape)} in the model"
-        for name, x in found.items()
-        if tuple(np.shape(x)) != tuple(np.shape(shapes[name]))
+        f"{name} is {np.shape(found[name])} there and {np.shape(shapes[name])} in the model"
+        for name in parameters_first(found)
+        if np.shape(found[name]) != np.shape(shapes[name])
     ]
     if differing:
-        raise ValueError(f"{path} does not fit the model: {'; '.join(differing)}. Use the gin it was trained with.")
+        raise ValueError(
+            f"{path} does not fit the model: {console.name_some(differing)}. Use the gin it was trained with."
+        )

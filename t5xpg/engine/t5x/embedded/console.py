@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 
 import jax
 from absl import logging as absl_logging
@@ -48,6 +49,15 @@ def say(message: str) -> None:
     absl_logging.info(message)
     if jax.process_index() == 0:
         tqdm.write(message, file=sys.stderr)
+
+
+def name_some(names: Sequence[str], shown: int = 3) -> str:
+    """Returns the first names and how many more there are; all of them are logged."""
+    more = len(names) - shown
+    if more <= 0:
+        return ", ".join(names)
+    absl_logging.info("All %d: %s", len(names), ", ".join(names))
+    return f"{', '.join(names[:shown])} and {more:,} more, which the log names"
 
 
 def counter(name: str, total: int | None = None, unit: str = "example") -> tqdm:

@@ -11,6 +11,7 @@ import jax
 
 from t5x import checkpoints
 from t5x.checkpoints import OrbaxCheckpointManagerInterface
+from t5x.embedded import checkpoint_paths
 from t5x.embedded.checkpoint_configs import RestoreCheckpointConfig, SaveCheckpointConfig
 from t5x.train_state import FlaxOptimTrainState, InferenceState
 
@@ -166,7 +167,8 @@ def restore_from(
 
 
 def lacks_optimizer(path: str) -> bool:
-    return not any(name.startswith("state/param_states") for name in checkpoints.open_checkpoint(path).arrays)
+    reader = checkpoints.open_checkpoint(checkpoint_paths.latest_in(path))
+    return not any(name.startswith("state/param_states") for name in reader.arrays)
 
 
 def restore(
