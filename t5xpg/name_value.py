@@ -18,6 +18,7 @@ FLAGS_WITH_VALUE = {
         "shard_id",
     )
 }
+OWN_FLAGS = {"--allow_changes"}  # of the embedded engine's programs, not of T5X's
 
 
 def program_flags(arguments: Sequence[str], recipes: Path) -> list[str]:
@@ -65,7 +66,7 @@ def gin_arguments(flags: list[str]) -> tuple[list[str], list[str], list[str]]:
         name, _, value = flag.partition("=")
         if name.lstrip("-") in given:
             given[name.lstrip("-")].append(value)
-        elif name not in FLAGS_WITH_VALUE:
+        elif name not in FLAGS_WITH_VALUE | OWN_FLAGS:
             raise ValueError(f"{flag} is not a flag of T5X's programs.")
     paths = [path for value in given["gin_search_paths"] for path in value.split(",")]
     engine = importlib.import_module("t5x").__path__[0]

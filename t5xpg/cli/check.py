@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import os
 import shlex
-from pathlib import Path
 
 from t5xpg import recipes
 
@@ -47,9 +47,11 @@ def describe(settings: dict):
     import seqio
 
     from t5x import utils
-    from t5xpg.base import memory
+    from t5xpg.base import memory, run_settings
     from t5xpg.inspection import measurements
 
+    if "train_dataset_cfg" in settings:
+        run_settings.check_training(settings)
     if restored := checkpoints_named(settings):
         yield "restores", ", ".join(restored)
     model, partitioner = settings["model"], settings["partitioner"]
@@ -94,10 +96,21 @@ def checkpoints_named(settings: dict) -> list[str]:
     cfg = settings.get("restore_checkpoint_cfg") or (run_cfg and run_cfg.restore)
     paths = [cfg.path] if cfg and isinstance(cfg.path, str) else list(cfg.path) if cfg else []
     paths = [path for path in paths if path != recipes.UNGIVEN]
-    for path in paths:
-        if "://" not in path and not Path(path).is_dir():
-            raise ValueError(f"There is no checkpoint {path}; name a checkpoint_<step> folder.")
-    return paths
+    return [checkpoint_at(path) for path in paths]
+
+
+def checkpoint_at(path: str) -> str:
+    """Returns the path of a checkpoint, or the latest one in a folder of them; raises ValueError for neither."""
+    from t5x import checkpoints
+    from t5xpg.base import files
+
+    parent = os.path.dirname(path.rstrip("/")) or "."
+    if steps := checkpoints.all_steps(path):
+        return os.path.join(path, f"checkpoint_{steps[-1]}")
+    if files.is_folder(os.path.join(path, "state")) or files.is_file(os.path.join(path, "checkpoint")):
+        return path
+    there = ", ".join(str(step) for step in checkpoints.all_steps(parent)) or "none"
+    raise ValueError(f"There is no checkpoint {path}; name a checkpoint_<step> folder. Those in {parent}: {there}.")
 
 
 def read_an_example(cfg, model) -> None:

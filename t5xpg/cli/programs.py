@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from t5xpg import name_value, recipes
+from t5xpg import name_value, recipes, t5x_finder
 
 VERBS = {
     "train": (
         "train or fine-tune a model by a gin recipe",
         "Train a model by a gin recipe, with google-research/t5x if it is installed and with the "
-        "embedded engine otherwise. Running the same command again continues from the last checkpoint.",
+        "embedded engine otherwise. Running the same command again continues from the last checkpoint.\n"
+        "What differs from the run's last start is said. Other data, lengths, batch size, vocabulary or network are\n"
+        "refused, unless --allow_changes is given: a flag of the embedded engine alone, as T5X compares nothing.",
         """examples:
   t5xpg train configs/wikitext_byt5_tiny.gin MODEL_DIR=runs/a TRAIN_STEPS=200
   t5xpg train --gin_file=configs/wikitext_byt5_tiny.gin --gin.MODEL_DIR=\\"runs/a\\"    (T5X's own way)
@@ -92,6 +94,9 @@ def run_program(module: str, arguments: list[str]) -> int:
     from t5xpg.cli.quiet import import_tensorflow
 
     flags = name_value.program_flags(arguments, recipes.recipes_root())
+    if not t5x_finder.is_embedded() and (own := name_value.OWN_FLAGS.intersection(flags)):
+        print(f"{', '.join(own)} is left out: the installed T5X has no such flag.", file=sys.stderr)
+        flags = [flag for flag in flags if flag not in own]
     import_tensorflow()
     bindings = name_value.given_bindings(flags)
     name_value.check_macros_when_parsed(bindings)

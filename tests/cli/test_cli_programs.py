@@ -1,10 +1,14 @@
 """Recipes and NAME=VALUE on the command line, and finding the recipes that ship."""
 
+import runpy
+import sys
+
 import gin
 import pytest
 from command import run_fresh_t5xpg
 
 from t5xpg import name_value
+from t5xpg.cli import programs
 from t5xpg.name_value import gin_value, given_bindings
 from t5xpg.recipes import recipes_root
 
@@ -60,7 +64,25 @@ def test_search_paths_end_with_the_recipes_that_ship():
 def test_help_names_both_ways():
     done = run_fresh_t5xpg("train", "--help")
     assert done.returncode == 0
+    assert "--allow_changes is given: a flag of the embedded engine alone" in done.stdout
     assert "MODEL_DIR=runs/a" in done.stdout and "--gin.MODEL_DIR" in done.stdout
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_a_flag_that_t5x_lacks_is_left_out_with_a_line(embedded, monkeypatch, capsys):
+    ran = []
+    monkeypatch.setattr(programs.t5x_finder, "is_embedded", lambda: embedded)
+    monkeypatch.setattr(runpy, "run_module", lambda *_, **__: ran.extend(sys.argv))
+    monkeypatch.setattr(name_value, "check_macros_when_parsed", lambda bindings: None)
+    monkeypatch.setattr(sys, "argv", [])
+    assert programs.run_program("t5x.train", ["a.gin", "--allow_changes"]) == 0
+    assert ("--allow_changes" in ran) == embedded and "--gin_file=a.gin" in ran
+    said = "--allow_changes is left out: the installed T5X has no such flag.\n"
+    assert capsys.readouterr().err == ("" if embedded else said)
+
+
+def test_a_flag_of_our_own_is_no_error_in_a_recipe_that_is_read():
+    assert name_value.gin_arguments(program_flags(["a.gin", "--allow_changes"]))[0] == ["a.gin"]
 
 
 @pytest.fixture

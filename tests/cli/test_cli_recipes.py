@@ -49,6 +49,9 @@ def test_check_says_what_a_run_will_be(recipe, corpus, pairs):
         (["configs/byt5_tiny_infer.gin", "FILES={corpus}", "CHECKPOINT_PATH=nowhere"], "no checkpoint nowhere"),
         (["configs/parts/pairs.gin", "FILES={corpus}", "VOCABULARY=None"], "binds no program"),
         (["configs/byt5_tiny.gin"], "FILES is not set; add FILES=VALUE"),
+        (["tests/micro.gin", "FILES={corpus}", "train.eval_steps=abc"], "train.eval_steps (EVAL_STEPS) is 'abc'"),
+        (["tests/micro.gin", "FILES={corpus}", "utils.SaveCheckpointConfig.period=1.5"], "period is 1.5; set it to a"),
+        (["configs/byt5_tiny_finetune.gin", "FILES={corpus}", "TRAIN_STEPS=9"], "TRAIN_STEPS_RELATIVE, which counts"),
         (["tests/micro.gin", "FILES={empty}"], "split train: no row makes an example"),
     ],
 )
@@ -59,6 +62,15 @@ def test_check_names_what_cannot_work(arguments, message, corpus, tmp_path):
     done = run_t5xpg("check", *[a.replace("{corpus}", corpus).replace("{empty}", str(empty)) for a in arguments])
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1], done.stderr
+
+
+def test_check_takes_a_model_dir_for_a_checkpoint_and_lists_those_that_are_there(micro_run, pairs):
+    model_dir, _ = micro_run
+    arguments = ("check", "configs/byt5_tiny_infer.gin", "tests/micro_model.gin", f"FILES={pairs}")
+    done = run_t5xpg(*arguments, f"CHECKPOINT_PATH={model_dir}")
+    assert done.returncode == 0 and f"restores   {model_dir}/checkpoint_20\n" in done.stdout, done.stderr
+    done = run_t5xpg(*arguments, f"CHECKPOINT_PATH={model_dir}/checkpoint_15")
+    assert done.stderr.splitlines()[-1].endswith(f"Those in {model_dir}: 0, 10, 20.")
 
 
 def test_what_a_recipe_gives_need_not_be_given_again(corpus, tmp_path):

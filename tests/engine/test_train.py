@@ -64,7 +64,7 @@ def test_resumed_runs_equal_an_uninterrupted_one_and_go_round_damage(micro_run, 
     assert first.returncode == 0, first.stderr
     second = run_t5xpg(*arguments)
     assert f"Continuing from step 10 ({tmp_path}/checkpoint_10)" in second.stderr
-    assert "Read past the first 10 batches" in second.stderr
+    assert "Read past the first 80 examples" in second.stderr
     resumed, straight = params_at(tmp_path, 20), params_at(micro_run[0], 20)
     assert resumed.keys() == straight.keys()
     for name in straight:
@@ -104,7 +104,13 @@ def test_a_signal_saves_and_says_how_to_go_on(corpus, tmp_path, number):
         ([TESTS / "micro.gin", "FILES={corpus}"], "MODEL_DIR is not set; add MODEL_DIR=VALUE"),
         (["configs/wikitext_byt5_tiny.gin", "MODEL_DIR={tmp}", "seqio.ByteVocabulary.extra_ids=9"], "extra_ids 9"),
         ([TESTS / "micro.gin", "oops"], "neither a recipe"),
-        ([TESTS / "micro.gin", "FILES={corpus}", "MODEL_DIR={tmp}", "BATCH_SIZE=abc"], "set BATCH_SIZE to a whole"),
+        ([TESTS / "micro.gin", "FILES={corpus}", "MODEL_DIR={tmp}", "BATCH_SIZE=abc"], "BATCH_SIZE is 'abc'"),
+        ([TESTS / "micro.gin", "FILES={corpus}", "MODEL_DIR={tmp}", "TRAIN_STEPS=10.5"], "TRAIN_STEPS is 10.5; set it"),
+        ([TESTS / "micro.gin", "FILES={corpus}", "MODEL_DIR={tmp}", "DROPOUT_RATE=1.5"], "dropout rate is 1.5; set DR"),
+        (
+            [TESTS / "micro.gin", "FILES={corpus}", "MODEL_DIR={tmp}", "TRAIN_STEPS_RELATIVE=5"],
+            "TRAIN_STEPS is 20 and TRAIN_STEPS_RELATIVE, which counts from the initial checkpoint, is 5",
+        ),
         ([TESTS / "micro.gin", "MODEL_DIR={tmp}", "TRAIN_STEP=9"], "no use for TRAIN_STEP; did you mean TRAIN_STEPS?"),
     ],
 )
@@ -114,7 +120,7 @@ def test_bad_input_is_one_line(arguments, message, corpus, tmp_path):
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("t5xpg: error: ") and message in last, done.stderr
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr and "Starting from scratch" not in done.stderr
 
 
 def test_a_restored_model_predicts_scores_and_trains(micro_run):
@@ -139,7 +145,7 @@ def test_a_resumed_fine_tuning_reads_past_its_own_batches_alone(micro_run, corpu
     first = run_t5xpg("train", *arguments, "TRAIN_STEPS=30")
     assert first.returncode == 0 and "Starting from step 20 of" in first.stderr, first.stderr
     second = run_t5xpg("train", *arguments, "TRAIN_STEPS=32")
-    assert second.returncode == 0 and "Read past the first 10 batches" in second.stderr, second.stderr
+    assert second.returncode == 0 and "Read past the first 80 examples" in second.stderr, second.stderr
 
 
 def test_what_an_evaluation_stops_is_saved(corpus, tmp_path):

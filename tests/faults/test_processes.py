@@ -15,7 +15,7 @@ from command import run_t5xpg
 from conftest import TESTS
 
 from t5x import checkpoints
-from t5x.embedded import folder_lock
+from t5x.embedded import data_position, folder_lock
 from t5xpg import Model
 
 TIMEOUT = 600  # seconds; a machine with two busy cores needs some of it
@@ -114,6 +114,9 @@ def test_sigterm_to_one_stops_both_at_a_step_that_any_number_goes_on_from(two_pr
     done = run_t5xpg("train", TESTS / "micro.gin", *arguments, f"TRAIN_STEPS={step + 2}", timeout=TIMEOUT)
     assert done.returncode == 0, done.stderr
     assert f"Continuing from step {step:,} " in done.stderr
+    assert f"Read past the first {step * 8:,} examples" in done.stderr
+    (reading,) = {(reading.shards, reading.processes) for reading in data_position.read(str(model_dir))[1:]}
+    assert reading == (2, 1)  # one process reads the two shards
 
 
 def test_a_folder_in_use_refuses_both(corpus, tmp_path):

@@ -22,13 +22,24 @@ from jax.experimental import multihost_utils
 
 from t5x import checkpoints, models, utils
 from t5x import trainer as trainer_lib
-from t5x.embedded import console, datasets, evaluation, folder_lock, initialization, loss_watch, model_info, signals
+from t5x.embedded import (
+    console,
+    data_position,
+    datasets,
+    evaluation,
+    folder_lock,
+    initialization,
+    loss_watch,
+    model_info,
+    run_changes,
+    signals,
+)
 from t5x.embedded.checkpoint_configs import CheckpointConfig, SaveCheckpointConfig
 from t5x.embedded.contract import refuse_missing
 from t5x.embedded.initialization import TrainStateInitializer
 from t5x.embedded.periods import Schedule
 from t5x.embedded.resuming import Restorer
-from t5xpg.base import memory
+from t5xpg.base import memory, run_settings
 
 refuse_missing(globals(), "train")
 
@@ -46,7 +57,7 @@ def train(
     partitioner,
     trainer_cls: Callable[..., trainer_lib.BaseTrainer],
     model_dir: str,
-    total_steps: int,
+    total_steps: int | None,
     eval_steps: int,
     eval_period: int,
     relative_steps: int | None = None,
@@ -64,6 +75,7 @@ def train(
     use_orbax: bool = True,
     verify_matching_vocabs_fn: Callable | None = utils.verify_matching_vocabs,
     gc_period: int = 0,
+    allow_changes: bool = False,
 ) -> tuple[int, object]:
     """Trains a model, or goes on where an earlier run in `model_dir` stopped.
 
@@ -75,7 +87,9 @@ def train(
       partitioner: partitioning.PjitPartitioner.
       trainer_cls: trainer.Trainer with its own arguments bound.
       model_dir: where everything is written.
-      total_steps: the step to stop at; relative_steps, if given, counts from the restored step instead.
+      total_steps: the step to stop at; with relative_steps None.
+      relative_steps: how many steps to train beyond the checkpoint that the run began at. Started again, a run still
+        counts from there: T5X counts from the step that it has come to, and so trains a finished run on and on.
       eval_steps, eval_period: batches of an evaluation, and steps between two.
       stats_period: steps between metrics (default: the shortest of the other periods).
       random_seed: for initialization and dropout; None takes the time.
@@ -91,26 +105,32 @@ def train(
       use_orbax: accepted for T5X's gin files; checkpoints are always written by Orbax.
       verify_matching_vocabs_fn: (dataset config, model) -> None, raises where vocabularies differ.
       gc_period: steps between garbage collections, where they should not come at other times.
+      allow_changes: go on in `model_dir` although its config.gin has other data, lengths, batch size, vocabulary or
+        network; the embedded engine's own, T5X compares nothing.
 
     Returns:
       (last step, last train state).
-    """
-    lock = folder_lock.lock_folder(model_dir)
-    started = time.time()
-    init_rng, trainer_rng = make_rngs(random_seed, use_hardware_rng)
-    for cfg in (train_dataset_cfg, train_eval_dataset_cfg):
-        if cfg and verify_matching_vocabs_fn and isinstance(model, models.BaseTransformerModel):
-            verify_matching_vocabs_fn(cfg, model)
 
+    Raises:
+      ValueError: a number cannot be meant, or the run in `model_dir` cannot go on so.
+    """
+    run_settings.check_training(locals())
+    lock = folder_lock.lock_folder(model_dir)
+    started, changes = time.time(), run_changes.review(model_dir, allow_changes)
+    init_rng, trainer_rng = make_rngs(random_seed, use_hardware_rng)
+    if verify_matching_vocabs_fn and isinstance(model, models.BaseTransformerModel):
+        for cfg in filter(None, (train_dataset_cfg, train_eval_dataset_cfg)):
+            verify_matching_vocabs_fn(cfg, model)
     layout = partitioner.get_data_layout(train_dataset_cfg.batch_size)
-    shard = (layout.shard_id, layout.num_shards)
-    converter_cls = model.FEATURE_CONVERTER_CLS
-    train_iter = utils.prepare_train_iter(
-        get_dataset_fn(train_dataset_cfg, *shard, converter_cls),
-        partitioner=partitioner,
-        checkpoint_cfg=checkpoint_cfg,
-        data_layout=layout,
+    shard, converter_cls = (layout.shard_id, layout.num_shards), model.FEATURE_CONVERTER_CLS
+    data = data_position.TrainingData(
+        *(model_dir, train_dataset_cfg, layout, allow_changes),
+        get_dataset=lambda *shard: get_dataset_fn(train_dataset_cfg, *shard, converter_cls),
+        make_iterator=functools.partial(
+            utils.prepare_train_iter, partitioner=partitioner, checkpoint_cfg=checkpoint_cfg, data_layout=layout
+        ),
     )
+    train_iter = data.make_iterator(data.get_dataset(*shard))
     eval_datasets = {}
     if train_eval_dataset_cfg:
         eval_datasets = train_eval_get_dataset_fn(train_eval_dataset_cfg, *shard, eval_steps, converter_cls)
@@ -118,18 +138,18 @@ def train(
         infer_eval_dataset_cfg, inference_evaluator_cls, model, partitioner, model_dir, verify_matching_vocabs_fn
     )
 
-    initializer = train_state_initializer_cls(
-        optimizer_def=model.optimizer_def,
-        init_fn=model.get_initial_variables,
-        input_shapes={name: (layout.batch_size, *spec.shape[1:]) for name, spec in train_iter.element_spec.items()},
-        input_types={name: spec.dtype for name, spec in train_iter.element_spec.items()},
-        partitioner=partitioner,
-    )
+    closing = contextlib.closing(evaluator) if evaluator else contextlib.nullcontext()
+    initializer = make_initializer(train_state_initializer_cls, model, layout, train_iter, partitioner)
     describe_run(model_dir, initializer, partitioner, train_dataset_cfg)
     restorer = Restorer(initializer, partitioner, checkpoint_cfg, model_dir, train_iter, init_rng)
-    state = restorer.initialize(train_dataset_cfg, layout)
+    state, checkpoint = restorer.initialize()
     step = int(state.step)
-    total_steps = step + relative_steps if relative_steps else total_steps
+    began = restorer.first_step() if checkpoint else step
+    total_steps = began + relative_steps if relative_steps else total_steps
+    if is_finished(model_dir, step, total_steps) and not run_eval_before_training:
+        with lock, closing:
+            return step, state
+    train_iter = data.go_to(train_iter, step, checkpoint, began, changes, restorer.restores_data())
     eval_period = eval_period if eval_datasets or evaluator else 0
     schedule = make_schedule(step, total_steps, checkpoint_cfg.save, eval_period, stats_period, gc_period)
     trainer = trainer_cls(
@@ -144,11 +164,12 @@ def train(
     del state  # the trainer's steps reuse its memory
     with lock, trainer, make_manager(checkpoint_cfg.save, model_dir, train_iter, initializer, partitioner) as manager:
         metrics_manager = trainer.train_metrics_manager
+        run_changes.keep_config(model_dir, step)
         summarize_config_fn(model_dir, metrics_manager.summary_writer, step)
         metrics_manager.write_scalar("timing/init_or_restore_seconds", time.time() - started, step)
         run = TrainingRun(trainer, manager, schedule, train_iter, eval_datasets, actions or {}, model_dir)
         run.save_fns = checkpoint_cfg.save.state_transformation_fns if checkpoint_cfg.save else ()
-        with contextlib.closing(evaluator) if evaluator else contextlib.nullcontext():
+        with closing:
             if evaluator:
                 run.decode_with(evaluator, initializer.train_state_axes, concurrent_metrics)
             return run.run(step, run_eval_before_training)
@@ -177,15 +198,9 @@ class TrainingRun:
     def run(self, step: int, evaluate_first: bool) -> tuple[int, object]:
         """Runs all rounds from `step` on; returns (last step, last train state)."""
         trainer, schedule = self._trainer, self._schedule
-        if step > schedule.total_steps:
-            raise ValueError(
-                f"{self._model_dir} is already at step {step}, beyond TRAIN_STEPS {schedule.total_steps}; "
-                "raise TRAIN_STEPS, or take another MODEL_DIR."
-            )
         if evaluate_first:
             self._evaluate(step)
         if step == schedule.total_steps:
-            console.say(f"Nothing to train: {self._model_dir} is already at step {step}, as TRAIN_STEPS asks.")
             return step, trainer.train_state
         if schedule.save_period:
             self._save(step)
@@ -271,11 +286,31 @@ class TrainingRun:
     def _report_end(self, step: int, num_steps: int, seconds: float, received: list[int]) -> None:
         if self._manager is not None:
             self._manager.wait_until_finished()
+        saved = checkpoints.latest_step(self._model_dir)
+        kept = f"step {saved:,} is in {self._model_dir}" if saved is not None else "no checkpoint is there"
         if received:
-            saved = f"saved {checkpoints.checkpoint_path(self._model_dir, step)}; " if self._manager else ""
-            console.say(f"Stopped at step {step:,}: {saved}the same command continues from there.")
+            path = checkpoints.checkpoint_path(self._model_dir, step)
+            told = f" at step {step:,}: saved {path}; the same command continues from there."
+            console.say("Stopped" + (told if saved == step else f"; the last steps were not saved, and {kept}."))
             raise SystemExit(128 + received[0])
-        console.say(f"Trained {num_steps:,} steps in {seconds:,.0f} s; step {step:,} is in {self._model_dir}")
+        lost = "" if saved == step else "the last of them were not saved, and "
+        console.say(f"Trained {num_steps:,} steps in {seconds:,.0f} s; {lost}{kept}")
+
+
+def is_finished(model_dir: str, step: int, total_steps: int) -> bool:
+    """Whether a run at `step` has nothing left to train, which it says.
+
+    Raises:
+      ValueError: it is beyond its last step.
+    """
+    if step > total_steps:
+        raise ValueError(
+            f"{model_dir} is already at step {step:,}, beyond the {total_steps:,} that TRAIN_STEPS or "
+            "TRAIN_STEPS_RELATIVE ask for; raise it, or take another MODEL_DIR."
+        )
+    if step == total_steps:
+        console.say(f"Nothing to train: {model_dir} is finished, at step {step:,}.")
+    return step == total_steps
 
 
 def run_actions(
@@ -300,6 +335,19 @@ def make_rngs(random_seed: int | None, use_hardware_rng: bool) -> tuple[jax.Arra
         logging.info("RANDOM_SEED is None; using %d", random_seed)
     init_rng, trainer_rng = jax.random.split(jax.random.PRNGKey(random_seed))
     return init_rng, trainer_rng
+
+
+def make_initializer(
+    cls: type[TrainStateInitializer], model: models.BaseModel, layout, train_iter, partitioner
+) -> TrainStateInitializer:
+    spec = train_iter.element_spec
+    return cls(
+        optimizer_def=model.optimizer_def,
+        init_fn=model.get_initial_variables,
+        input_shapes={name: (layout.batch_size, *x.shape[1:]) for name, x in spec.items()},
+        input_types={name: x.dtype for name, x in spec.items()},
+        partitioner=partitioner,
+    )
 
 
 def make_schedule(first_step, total_steps, save_cfg, eval_period, stats_period, gc_period) -> Schedule:
@@ -365,4 +413,5 @@ if __name__ == "__main__":
 
     programs.define_gin_flags()
     programs.define_distributed_flags()
-    programs.run(train)
+    programs.define_train_flags()
+    programs.run(train, overriding_flags=("allow_changes",))

@@ -13,6 +13,8 @@ import seqio
 import tensorflow as tf
 from clu.data.dataset_iterator import DatasetIterator, PeekableDatasetIterator, TfDatasetIterator
 
+from t5xpg.base import run_settings
+
 
 @dataclasses.dataclass
 class DatasetConfig:
@@ -52,8 +54,7 @@ class DatasetConfig:
     num_workers: int | None = 0
 
     def __post_init__(self):
-        if not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise ValueError(f"batch_size is {self.batch_size!r}; set BATCH_SIZE to a whole number above 0.")
+        run_settings.check_whole("BATCH_SIZE", self.batch_size)
         if not isinstance(self.task_feature_lengths, Mapping | None):
             raise ValueError(
                 f"task_feature_lengths is {self.task_feature_lengths!r}, which is not a dict; write it so that the "

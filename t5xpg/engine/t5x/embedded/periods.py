@@ -21,15 +21,6 @@ class Schedule:
     gc_period: int = 0
     save_steps: Sequence[int] = ()
 
-    def __post_init__(self):
-        # T5X refuses other periods; a recipe must run on both engines.
-        periods = [p for p in (self.save_period, self.eval_period, self.gc_period) if p]
-        if any(period % min(periods) for period in periods):
-            raise ValueError(
-                f"checkpoint period {self.save_period}, eval_period {self.eval_period} and gc_period "
-                f"{self.gc_period} must be multiples of the smallest of them."
-            )
-
     def next_stop(self, step: int) -> int:
         """Returns the next step after `step` at which something is due."""
         periods = (self.save_period, self.eval_period, self.stats_period, self.gc_period)

@@ -28,6 +28,15 @@ def define_infer_flags() -> None:
     flags.DEFINE_integer("shard_id", None, "Which of infer.num_shards shards to infer; overrides infer.shard_id.")
 
 
+def define_train_flags() -> None:
+    flags.DEFINE_boolean(
+        "allow_changes",
+        None,
+        "Go on in a MODEL_DIR although data, lengths, batch size, vocabulary or network are not those of its "
+        "config.gin. The embedded engine's own: T5X has no such flag and compares nothing.",
+    )
+
+
 def define_distributed_flags() -> None:
     flags.DEFINE_boolean("multiprocess_gpu", False, "Whether this is one of several processes.")
     flags.DEFINE_string("coordinator_address", None, "address:port of the first process.")

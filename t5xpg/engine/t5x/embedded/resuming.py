@@ -1,22 +1,18 @@
-"""Where a run starts: at its own latest checkpoint, another one, or nothing; and where in its data."""
+"""Where a run starts: at its own latest checkpoint, another one, or nothing."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import os
-import time
 from typing import Any
 
 import jax
 
 from t5x import checkpoints
-from t5x.embedded import console, datasets, initialization
+from t5x.embedded import console, data_position, initialization
 from t5x.embedded.checkpoint_configs import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
+from t5x.embedded.checkpoint_paths import step_of
 from t5x.embedded.initialization import TrainStateInitializer
-from t5xpg.base.files import open_whole
-
-FIRST_STEP_NAME = "first_step.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,29 +38,47 @@ class Restorer:
                 "would lose if interrupted; bind utils.SaveCheckpointConfig.save_dataset = True too."
             )
 
-    def initialize(self, train_dataset_cfg: datasets.DatasetConfig, layout):
-        """Returns the latest state in model_dir, else that of the checkpoint asked for, else a new one."""
+    def initialize(self) -> tuple[Any, str | None]:
+        """Returns (train state, the checkpoint of this run that it goes on from or None).
+
+        The state is the latest in model_dir, else that of the checkpoint asked for, else a new one.
+        """
         cfg, model_dir = self.checkpoint_cfg.restore, self.model_dir
         if checkpoints.all_steps(model_dir):
             if cfg and cfg.path:
                 console.say(f"Note: {model_dir} holds a run already; {cfg.path} is not read again.")
             state, path = self._latest()
             console.say(f"Continuing from step {int(state.step):,} ({path})")
-            done = int(state.step) - read_first_step(model_dir)
-            reposition(self.train_iter, path, train_dataset_cfg, layout, done)
-            return state
-        if cfg and cfg.path:
-            paths = cfg.checkpoint_paths()
-            if cfg.mode == "all" or len(paths) > 1:
-                raise ValueError(f"Training starts from one checkpoint, and RestoreCheckpointConfig names {paths}.")
-            if not paths:
-                raise ValueError(f"There is no finished checkpoint in {cfg.path} (RestoreCheckpointConfig.path).")
-            state = self._read(paths[0], cfg)
-            write_first_step(model_dir, int(state.step))
-            console.say(f"Starting from step {int(state.step):,} of {paths[0]}")
-            return state
+            return state, path
+        if path := self.initial_checkpoint():
+            state = self._read(path, cfg)
+            console.say(f"Starting from step {int(state.step):,} of {path}")
+            return state, None
         console.say("Starting from scratch")
-        return self.initializer.from_scratch(self.init_rng)
+        return self.initializer.from_scratch(self.init_rng), None
+
+    def initial_checkpoint(self) -> str | None:
+        """Returns the checkpoint that a new run starts from, where one is asked for."""
+        cfg = self.checkpoint_cfg.restore
+        if not (cfg and cfg.path):
+            return None
+        paths = cfg.found_checkpoint_paths()
+        if cfg.mode == "all" or len(paths) > 1:
+            raise ValueError(f"Training starts from one checkpoint, and RestoreCheckpointConfig names {paths}.")
+        return paths[0]
+
+    def restores_data(self) -> bool:
+        """Whether a new run starts at the initial checkpoint's place in the data."""
+        cfg = self.checkpoint_cfg.restore
+        return bool(cfg and cfg.path and cfg.restore_dataset)
+
+    def first_step(self) -> int:
+        """Returns the step that the run in model_dir began at.
+
+        Where no file there tells, as in T5X's, it is the step that the initial checkpoint has in its name, or 0.
+        """
+        initial = self.initial_checkpoint()
+        return data_position.first_step(self.model_dir, step_of(initial) if initial else 0)
 
     def _latest(self) -> tuple[Any, str]:
         """Returns (state, path) of the newest checkpoint that can be read; damaged ones are put aside."""
@@ -101,30 +115,3 @@ class Restorer:
         )
         manager.close()
         return state
-
-
-def write_first_step(model_dir: str, step: int) -> None:
-    """Keeps the step of the checkpoint that a run starts from: its data starts there."""
-    if jax.process_index() == 0:
-        with open_whole(os.path.join(model_dir, FIRST_STEP_NAME)) as file:
-            file.write(f"{step}\n")
-
-
-def read_first_step(model_dir: str) -> int:
-    """Returns the step that the run in `model_dir` started from; 0 for one from scratch."""
-    path = os.path.join(model_dir, FIRST_STEP_NAME)
-    if not os.path.exists(path):
-        return 0
-    with open(path, encoding="utf-8") as file:
-        return int(file.read())
-
-
-def reposition(train_iter, path: str, cfg: datasets.DatasetConfig, layout, done: int) -> None:
-    """Moves the data to where a resumed run left it after `done` batches, where that can be known."""
-    if checkpoints.restore_dataset(path, train_iter, layout):
-        console.say("Restored the position in the training data")
-    elif cfg.seed is not None and done:
-        tick = time.time()
-        train_iter.skip(done)
-        console.say(f"Read past the first {done:,} batches in {time.time() - tick:.1f} s (save_dataset avoids this)")
-    # Without a seed the data comes in a new order, and there is no position to go back to.
