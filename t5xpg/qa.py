@@ -33,7 +33,7 @@ from tqdm import tqdm
 
 from t5xpg import tasks, vocabularies
 from t5xpg.base.files import write_whole
-from t5xpg.data import compressed, jsonl
+from t5xpg.data import compressed, finding
 
 NO_ANSWER = "unanswerable"  # what a model writes where the context does not answer the question
 _SPACES = re.compile(r"[\t\n\f\r ]+")  # what RE2, and so TensorFlow, calls \s
@@ -61,11 +61,11 @@ class Question(NamedTuple):
 # ---- Files ----
 
 
-def read_questions(files: jsonl.Files) -> list[Question]:
+def read_questions(files: finding.Files) -> list[Question]:
     """Returns all questions of SQuAD files, in order.
 
     Args:
-      files: see `jsonl.find_files`; also .gz, .bz2, .xz. Each is SQuAD's own JSON (1.1 or 2.0),
+      files: see `finding.find_files`; also .gz, .bz2, .xz. Each is SQuAD's own JSON (1.1 or 2.0),
         or JSONL with a row {"id", "question", "context", "answers"} for each question. Answers are
         [{"text", "answer_start"}, …] as in SQuAD, {"text": […], "answer_start": […]} as in
         Hugging Face's data set, or texts; [] where there is none.
@@ -74,7 +74,7 @@ def read_questions(files: jsonl.Files) -> list[Question]:
       ValueError: a file is neither, or two questions have the same id; says where.
     """
     found: dict[str, Question] = {}
-    for path in jsonl.find_files(files):
+    for path in finding.find_files(files):
         for where, row in _rows(path):
             question = _question(row, where)
             if question.id in found:
@@ -176,7 +176,7 @@ def answer_text(prediction: str, context: str, no_answer: str = NO_ANSWER, pad_p
 
 def squad_task(
     name: str,
-    files: Mapping[str, jsonl.Files] | jsonl.Files,
+    files: Mapping[str, finding.Files] | finding.Files,
     sequence_length: Mapping[str, int] | None,
     vocabulary: seqio.Vocabulary | None = None,
     no_answer: str = NO_ANSWER,
@@ -230,7 +230,7 @@ class SquadSource(seqio.DataSource):
     """
 
     def __init__(self, files, sequence_length, vocabulary, no_answer, pad_punctuation, splits):
-        self.files = dict(files) if isinstance(files, Mapping) else jsonl.split_files(files, splits)
+        self.files = dict(files) if isinstance(files, Mapping) else finding.split_files(files, splits)
         self.no_answer, self.pad_punctuation = no_answer, pad_punctuation
         self._lengths = dict(sequence_length or {})
         self._vocabulary = vocabulary

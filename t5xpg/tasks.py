@@ -49,7 +49,7 @@ from t5.data import postprocessors
 from t5.evaluation import metrics
 
 from t5xpg import objectives, vocabularies
-from t5xpg.data import jsonl, sources
+from t5xpg.data import finding, jsonl, sources
 from t5xpg.data.jsonl_task import JsonlTask
 
 MetricFn = Callable[[list, list], Mapping[str, float]]  # (targets, predictions)
@@ -73,7 +73,7 @@ _NUMBER_METRICS = ("pearson_corrcoef", "spearman_corrcoef")
 
 def jsonl_task(
     name: str,
-    files: Mapping[str, jsonl.Files] | jsonl.Files,
+    files: Mapping[str, finding.Files] | finding.Files,
     objective: str | objectives.Objective = "span_corruption",
     vocabulary: seqio.Vocabulary | None = None,
     text_key: str | None = None,

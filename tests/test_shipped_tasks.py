@@ -11,7 +11,7 @@ import tensorflow as tf
 from wikitext_tasks import LENGTHS, TEXTS, ids
 
 from t5xpg import tasks
-from t5xpg.data import jsonl
+from t5xpg.data import finding, jsonl
 
 # ---- Shipped tasks ----
 
@@ -31,9 +31,9 @@ def test_shipped_tasks(folder):
 
 def test_shipped_files_are_found_from_elsewhere(folder, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    with pytest.raises(jsonl.MissingFileError, match="wikitext_train.jsonl"):
+    with pytest.raises(finding.MissingFileError, match="wikitext_train.jsonl"):
         ids("wikitext_span_corruption")
-    monkeypatch.setenv(jsonl.DATA_DIR_VARIABLE, str(folder))
+    monkeypatch.setenv(finding.DATA_DIR_VARIABLE, str(folder))
     assert ids("wikitext_span_corruption")
 
 

@@ -15,19 +15,53 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
-from t5xpg.base.stores import absolute, check_writable, file_system, is_url, named_errors
+from t5xpg.base import ranges
+from t5xpg.base.ranges import BLOCK, ChangedError, RangeReader, Status
+from t5xpg.base.stores import (
+    MissingError,
+    absolute,
+    ask,
+    check_writable,
+    file_system,
+    is_url,
+    local,
+    named_errors,
+    scheme,
+)
 
-_BLOCK = 8 * 1024 * 1024  # bytes of one request; S3 takes no smaller part than 5 MiB
+_BLOCK = 8 * 1024 * 1024  # bytes of one request to write; S3 takes no smaller part than 5 MiB
+_BUFFER = 128 * 1024  # bytes read from a file at a time
 
 
-def open_binary(path: str | os.PathLike, block_size: int = _BLOCK) -> IO[bytes]:
-    """Opens a file to read bytes; of a URL, `block_size` bytes are fetched at a time. The result can seek."""
-    if not is_url(path):
-        return open(absolute(path), "rb")
-    with named_errors(path):
-        return cast(IO[bytes], file_system(path).open(os.fspath(path), "rb", block_size=block_size))
+def open_binary(
+    path: str | os.PathLike,
+    block_size: int = BLOCK,
+    found: Status | None = None,
+    start: int = 0,
+    stop: int | None = None,
+) -> IO[bytes]:
+    """Opens a file to read bytes. The result can seek; of a URL, it fetches a block while another is read.
+
+    Args:
+      path: of the file.
+      block_size: bytes of one request, for a URL.
+      found: what `status` returned, to open that very file.
+      start: bytes; where reading is to begin. Nothing is skipped: seek.
+      stop: bytes; where reading is likely to end; None is the end of the file.
+
+    Raises:
+      ChangedError: the file is not `found` any more; for a URL also raised by reading.
+    """
+    if is_url(path):
+        reader = RangeReader(path, found or status(path), start, stop, block_size)
+        return io.BufferedReader(reader, _BUFFER)
+    file = open(absolute(path), "rb", _BUFFER)  # noqa: SIM115, the caller closes it
+    if found and (size := os.fstat(file.fileno()).st_size) != found.size:
+        file.close()
+        raise ChangedError(f"{path}: {found.size} bytes became {size} while in use. Start again")
+    return file
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
@@ -44,55 +78,92 @@ def read_text(path: str | os.PathLike) -> str:
 
 def exists(path: str | os.PathLike) -> bool:
     """Whether there is a file or a folder; a store's folder is there while it holds something."""
-    if not is_url(path):
-        return os.path.exists(absolute(path))
-    with named_errors(path):
-        return bool(file_system(path).exists(absolute(path)))
+    return bool(_kind(path)) if is_url(path) else os.path.exists(absolute(path))
 
 
 def is_file(path: str | os.PathLike) -> bool:
-    if not is_url(path):
-        return os.path.isfile(absolute(path))
-    with named_errors(path):
-        return bool(file_system(path).isfile(absolute(path)))
+    return _kind(path) == "file" if is_url(path) else os.path.isfile(absolute(path))
 
 
 def is_folder(path: str | os.PathLike) -> bool:
-    if not is_url(path):
-        return os.path.isdir(absolute(path))
-    with named_errors(path):
-        return bool(file_system(path).isdir(absolute(path)))
+    return _kind(path) == "directory" if is_url(path) else os.path.isdir(absolute(path))
+
+
+def _kind(path: str | os.PathLike) -> str:
+    """Returns "file" or "directory", "" for nothing; what else goes wrong is raised (fsspec takes it for "no")."""
+    if scheme(path) in ("https", "http"):
+        try:
+            return "file" if ranges.status(path) else ""
+        except MissingError:
+            return ""
+
+    def look() -> str:
+        try:
+            return file_system(path).info(absolute(path))["type"]
+        except FileNotFoundError:
+            return ""
+
+    return ask(path, look)
 
 
 def size(path: str | os.PathLike) -> int:
     """Returns a file's size in bytes."""
-    if not is_url(path):
-        return os.path.getsize(absolute(path))
-    with named_errors(path):
-        return int(file_system(path).info(os.fspath(path))["size"])
+    return status(path).size
+
+
+def status(path: str | os.PathLike) -> Status:
+    """Returns what a file is known by while it is in use: size, and the store's name for its content or its time."""
+    if is_url(path):
+        return ranges.status(path)
+    found = os.stat(absolute(path))
+    return Status(found.st_size, str(found.st_mtime_ns))
 
 
 def names_in(folder: str | os.PathLike) -> list[str]:
     """Returns the sorted names of what a folder holds; none where there is no such folder."""
-    if not is_folder(folder):
-        return []
     if not is_url(folder):
-        return sorted(os.listdir(absolute(folder)))
-    with named_errors(folder):
-        found = file_system(folder).ls(absolute(folder), detail=False)
+        return sorted(os.listdir(absolute(folder))) if is_folder(folder) else []
+    return sorted({os.path.basename(each["name"].rstrip("/")) for each in _listed(folder)})
+
+
+def files_in(folder: str | os.PathLike) -> list[str]:
+    """Returns the sorted paths of the files, not the folders, that a folder holds; none where there is no such one."""
+    if not is_url(folder):
+        found = (os.path.join(local(folder), name) for name in names_in(folder))
+        return [path for path in found if os.path.isfile(path)]
+    names = (os.path.basename(each["name"]) for each in _listed(folder) if each["type"] == "file")
+    return sorted(f"{absolute(folder)}/{name}" for name in names)
+
+
+def _listed(folder: str | os.PathLike) -> list[dict]:
     own = absolute(folder).split("://")[1]  # a store may hold an object for the folder itself
-    return sorted({os.path.basename(path.rstrip("/")) for path in found if path.rstrip("/") != own})
+
+    def look() -> list[dict]:
+        try:
+            return file_system(folder).ls(absolute(folder), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    return [each for each in ask(folder, look) if each["name"].rstrip("/") != own]
 
 
 def matching(pattern: str) -> list[str]:
-    """Returns the sorted paths that a glob (`*`, `?`, `[…]`, `**`) matches, as URLs where it is one."""
+    """Returns the sorted paths, also of folders, that a glob (`*`, `?`, `[…]`, `**`) matches; URLs where it is one."""
+    return sorted(_matching(pattern))
+
+
+def files_matching(pattern: str) -> list[str]:
+    """Returns the sorted paths of the files, not the folders, that a glob matches."""
+    return sorted(path for path, is_file in _matching(pattern).items() if is_file)
+
+
+def _matching(pattern: str) -> dict[str, bool]:
     if not is_url(pattern):
         import glob
 
-        return sorted(glob.glob(absolute(pattern), recursive=True))
-    scheme = pattern.split("://")[0]
-    with named_errors(pattern):
-        return sorted(f"{scheme}://{path}" for path in file_system(pattern).glob(pattern))
+        return {path: os.path.isfile(path) for path in glob.glob(local(pattern), recursive=True)}
+    found = ask(pattern, lambda: file_system(pattern).glob(pattern, detail=True))
+    return {f"{scheme(pattern)}://{path}": info["type"] == "file" for path, info in found.items()}
 
 
 def make_folder(path: str | os.PathLike) -> None:

@@ -10,8 +10,10 @@ import contextlib
 import functools
 import importlib
 import os
+import random
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 WRITABLE = ("gs", "s3")
@@ -24,6 +26,10 @@ os.environ.setdefault("EPATH_USE_TF", "false")
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 Path = str | os.PathLike
+_WAITS = (0.2, 0.4, 0.8, 1.6, 3.2, 6.4)  # seconds between attempts, and at random up to as much again
+_PATIENCE = 60.0  # seconds, after which no other attempt begins: gcsfs and s3fs made some of their own
+_PASSING = {"ConnectionError", "TimeoutError", "Timeout", "ChunkedEncodingError"}  # Python's and requests'
+_PASSING |= {"ClientConnectionError", "ClientPayloadError", "TransportError", "HTTPClientError"}  # aiohttp, httpx, boto
 
 
 class StoreError(OSError):
@@ -63,14 +69,23 @@ def is_url(path: Path) -> bool:
 
 def absolute(path: Path) -> str:
     """Returns the one name of a path: a URL without slashes at its end, an absolute local path without file://."""
+    return os.fspath(path).rstrip("/") if is_url(path) else os.path.abspath(local(path))
+
+
+def local(path: Path) -> str:
+    """Returns a path on the local disk without file://, relative where it is."""
     text = os.fspath(path)
-    if is_url(text):
-        return text.rstrip("/")
     if text.startswith("file:"):
         text = re.sub(r"^file:(//(localhost)?(?=/))?", "", text)
         if text.startswith("//"):
             raise ValueError(f"{path}: file:// takes a path on this machine; write file:///folder/file.")
-    return os.path.abspath(text)
+    return text
+
+
+def name(path: Path) -> str:
+    """Returns the last part of a path; of a web address without what follows a question mark."""
+    text = os.fspath(path)
+    return os.path.basename((text.split("?")[0] if scheme(text) in ("https", "http") else text).rstrip("/"))
 
 
 def check_writable(path: Path, name: str = "") -> None:
@@ -108,7 +123,40 @@ def _file_system(name: str, process: int) -> Any:  # noqa: ARG001, a forked proc
 
     for protocol in ("gs", "gcs", "s3"):
         fsspec.config.conf.setdefault(protocol, {}).setdefault("use_listings_cache", False)
+    if name in ("https", "http"):
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(sock_connect=30, sock_read=60)
+        return fsspec.filesystem("https", client_kwargs={"trust_env": True, "timeout": timeout})
     return fsspec.filesystem(name)
+
+
+def ask(path: Path, call: Callable[[], Any]) -> Any:
+    """Returns `call()`, which may be repeated: it is, for up to a minute, where a failure may pass.
+
+    Raises:
+      MissingError, DeniedError, StoreError: see `named_errors`.
+    """
+    begun = time.monotonic()
+    with named_errors(path):
+        for wait in _WAITS:
+            try:
+                return call()
+            except Exception as error:  # noqa: PERF203
+                if not _may_pass(error) or time.monotonic() - begun > _PATIENCE:
+                    raise
+                time.sleep(wait * (1 + random.random()))
+        return call()
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the same request may succeed later; the libraries have an exception of their own for each trouble."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    answer = getattr(error, "response", None)
+    for code in (getattr(error, "status", None), getattr(error, "code", None), getattr(answer, "status_code", None)):
+        if str(code).isdigit():
+            return int(str(code)) in (408, 429) or int(str(code)) >= 500
+    return not kinds.isdisjoint(_PASSING)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """Reads files to their last byte, compressed or not: damage is an error, never an early end.
 
-`bz2.open` and `lzma.open` take anything after the first stream that is not a stream for the end of
-the file. A parallel compressor's file of many streams then loses rows without a word.
+.gz, .bz2 and .xz have checksums, .zst has one where it was asked for. `bz2.open` and `lzma.open` take anything after
+the first stream that is not a stream for the end of the file. A parallel compressor's file of many streams then loses
+rows without a word.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable
-from typing import IO
+from typing import IO, cast
 
-SUFFIXES = (".gz", ".bz2", ".xz")
+from t5xpg.base import files, stores
+
+SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _BUFFER = 128 * 1024  # bytes read from a file at a time
 
@@ -28,36 +31,63 @@ _DECOMPRESSORS: dict[str, Callable[[], Decompressor]] = {
 }
 
 
-def open_binary(path: str) -> IO[bytes]:
+def open_binary(path: str | os.PathLike) -> IO[bytes]:
     """Opens the file's bytes, decompressed where its name ends in one of SUFFIXES.
 
     Reading it raises one of READ_ERRORS where the file is damaged or cut off.
     """
-    suffix = os.path.splitext(path)[1]
-    if suffix in _DECOMPRESSORS:
-        return io.BufferedReader(_Streams(path, _DECOMPRESSORS[suffix]), _BUFFER)
+    return decompressed(files.open_binary(path), path)
+
+
+def decompressed(file: IO[bytes], path: str | os.PathLike) -> IO[bytes]:
+    """Returns what `file`, opened at `path`, holds; `file` itself where the name does not say that it is compressed."""
+    suffix = os.path.splitext(stores.name(path))[1]
     if suffix == ".gz":
-        return io.BufferedReader(gzip.open(path), _BUFFER)
-    return open(path, "rb", _BUFFER)
+        return io.BufferedReader(_Closing(gzip.GzipFile(fileobj=file), file), _BUFFER)
+    if suffix == ".zst":
+        return io.BufferedReader(_Closing(_zstandard(file), file), _BUFFER)
+    if suffix in _DECOMPRESSORS:
+        return io.BufferedReader(_Closing(_Streams(file, _DECOMPRESSORS[suffix]), file), _BUFFER)
+    return file
+
+
+def _zstandard(file: IO[bytes]) -> io.RawIOBase:
+    import pyarrow
+
+    stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")
+    return cast(io.RawIOBase, stream)
+
+
+class _Closing(io.RawIOBase):
+    """A decompressor's stream that closes the compressed file as well."""
+
+    def __init__(self, stream: io.RawIOBase | io.BufferedIOBase, file: IO[bytes]):
+        self._stream, self._file = stream, file
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._stream.close()
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer) -> int:
+        found = self._stream.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
 
 
 class _Streams(io.RawIOBase):
     """Compressed streams, one after the other; zeros between and after them are padding."""
 
-    def __init__(self, path: str, new_stream: Callable[[], Decompressor]):
-        self._file = io.FileIO(path)
+    def __init__(self, file: IO[bytes], new_stream: Callable[[], Decompressor]):
+        self._file = file
         self._new_stream = new_stream
         self._stream = new_stream()
 
     def readable(self) -> bool:
         return True
-
-    def fileno(self) -> int:
-        return self._file.fileno()
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
     def readinto(self, buffer) -> int:
         found = b""

@@ -1,43 +1,44 @@
-"""JSONL files in plain Python: found, cut into pieces and parsed; an error names the line.
+"""JSONL and Parquet files in plain Python: cut into pieces and parsed; an error names the line.
 
-A *piece* is the unit of sharing and shuffling: a byte range of a plain file, or a compressed file as a whole. A line
-belongs to the piece that holds its first byte. A *window* is what is parsed at a time: all lines of a byte range, or
-about 1 MiB of lines of a compressed file.
+A *piece* is the unit of sharing and shuffling: a byte range of a plain file, a compressed file as a whole, or a row
+group of a Parquet file. A line belongs to the piece that holds its first byte. A *window* is what is parsed at a time:
+all lines of a byte range, or about 1 MiB of rows of another piece.
+
+Files called .json hold lines too, or one object, written over as many lines as it takes, which is their only row.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import functools
-import glob
 import itertools
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, NamedTuple
 
 import numpy as np
 import orjson
 
-from t5xpg.data.compressed import READ_ERRORS, SUFFIXES, open_binary
+from t5xpg.base import files as base_files
+from t5xpg.base import stores
+from t5xpg.data import parquet
+from t5xpg.data.compressed import READ_ERRORS, SUFFIXES, decompressed, open_binary
+from t5xpg.data.finding import Files, JsonlError, find_files, packed, text_advice
 
-Files = str | os.PathLike | Sequence[str | os.PathLike]
 Columns = Mapping[str, str]  # {column: key of the row}
 
-DATA_DIR_VARIABLE = "T5XPG_DATA_DIR"
-UNBOUNDED = 2**62  # bytes or windows of a compressed file, known only at its end
+UNBOUNDED = 2**62  # bytes or windows of a file that is read as a stream, known only at its end
 MAX_PIECES = 1024  # looked into one by one; SeqIO's Beam jobs start one worker item per listed shard
+_JSON = packed(".json")
 _BOM = b"\xef\xbb\xbf"
 _WINDOW = 1024 * 1024  # bytes; also the longest byte range
 _MIN_RANGE = 64 * 1024  # bytes; 1.2 MB still makes 19 pieces
 _PIECES_WANTED = 64  # of a corpus that is large enough for them
-
-
-class JsonlError(ValueError):
-    """What is wrong with the input, in one line: `file:line: what was found. What to do`."""
-
-
-class MissingFileError(JsonlError, FileNotFoundError):
-    """An entry of files= matches no file; the message names every place looked at."""
+_LOOK = 32 * 1024  # bytes fetched at a time to see where a line begins
+_REQUESTS = 32  # to a store at a time
+_DOCUMENT = 64 * 1024 * 1024  # bytes of one object that has a file for itself, at most
+_COUNTED = 256 * 1024 * 1024  # bytes of a URL read again at most, to say which line is wrong
 
 
 def original_error(error: BaseException) -> str | None:
@@ -50,69 +51,41 @@ def original_error(error: BaseException) -> str | None:
     return original_error(cause) if cause else None
 
 
-def find_files(files: Files) -> list[str]:
-    """Returns the paths that `files` stands for, in reading order.
-
-    Args:
-      files: a path, a glob (also `**`), a folder (its *.jsonl, *.jsonl.gz, .bz2 and .xz), or a list
-        of these. A relative one is looked up in the working directory, then in $T5XPG_DATA_DIR.
-        What a folder or a glob finds is sorted; a list keeps its order.
-
-    Raises:
-      MissingFileError: an entry finds nothing.
-    """
-    paths = [path for entry in listed(files) for path in _find_entry(os.path.expanduser(entry))]
-    if not paths:
-        raise MissingFileError("files=[] names no file. Pass a path, a glob, a folder or a list")
-    return paths
-
-
-def listed(files: Files) -> list[str]:
-    entries = [files] if isinstance(files, (str, os.PathLike)) else files
-    return [os.fspath(entry) for entry in entries]
-
-
-def _find_entry(entry: str) -> list[str]:
-    data_dir = os.environ.get(DATA_DIR_VARIABLE)
-    places = [entry]
-    if data_dir and not os.path.isabs(entry):
-        places.append(os.path.join(data_dir, entry))
-    for place in places:
-        patterns = [glob.escape(place) if os.path.exists(place) else place]
-        if os.path.isdir(place):
-            patterns = [os.path.join(patterns[0], f"*.jsonl{suffix}") for suffix in ("", *SUFFIXES)]
-        found = {path for pattern in patterns for path in glob.glob(pattern, recursive=True)}
-        if paths := sorted(path for path in found if os.path.isfile(path)):
-            return paths
-    looked = " and ".join(os.path.abspath(place) for place in places)
-    raise MissingFileError(
-        f"no JSONL file for {entry!r}; looked at {looked}. Make it with `t5xpg prepare`, set "
-        f"{DATA_DIR_VARIABLE} to the folder that holds it, or pass files="
-    )
-
-
-def split_files(files: Files, splits: Sequence[str]) -> dict[str, list[str]]:
-    """Returns {split: files} for files with "{split}" in each name; ValueError where one lacks it."""
-    names = listed(files)
-    if not all("{split}" in name for name in names):
-        raise ValueError(f"files={files!r} does not say for which split. Pass {{'train': …}}{_text_advice(names[0])}")
-    return {split: [name.replace("{split}", split) for name in names] for split in splits}
-
-
 class Piece(NamedTuple):
-    """A byte range of a plain file, or a whole compressed one."""
+    """A byte range of a plain file, a whole compressed one, or row groups of a Parquet file."""
 
     path: str
-    start: int  # bytes
-    end: int  # bytes; UNBOUNDED for a compressed file
-    file_size: int  # bytes on disk
+    start: int  # bytes; row groups of Parquet
+    end: int  # likewise; UNBOUNDED for a compressed file, and for all row groups
+    status: base_files.Status  # of the file, when it was first looked at
 
     @classmethod
     def whole(cls, path: str) -> Piece:
-        size = os.path.getsize(path)
-        if size == 0:
+        status = _status(path)
+        if status.size == 0:
             raise JsonlError(f"{path}: the file is empty. Prepare it again or leave it out")
-        return cls(path, 0, UNBOUNDED if path.endswith(SUFFIXES) else size, size)
+        is_stream = stores.name(path).endswith((*SUFFIXES, parquet.SUFFIX))
+        return cls(path, 0, UNBOUNDED if is_stream else status.size, status)
+
+    @property
+    def is_parquet(self) -> bool:
+        return stores.name(self.path).endswith(parquet.SUFFIX)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it has several windows, which can only be read one after the other."""
+        return self.end == UNBOUNDED or self.is_parquet
+
+    @property
+    def is_remote(self) -> bool:
+        return stores.is_url(self.path)
+
+
+def _status(path: str) -> base_files.Status:
+    try:
+        return base_files.status(path)
+    except stores.StoreError as error:
+        raise JsonlError(str(error)) from error
 
 
 def cut(paths: Iterable[str]) -> list[Piece]:
@@ -120,21 +93,64 @@ def cut(paths: Iterable[str]) -> list[Piece]:
 
     Above MAX_PIECES they are not looked into: it takes time, and any host's share of them has rows.
     """
-    files = [Piece.whole(path) for path in paths]
-    total = sum(file.file_size for file in files)
+    whole = _each(Piece.whole, paths, lambda path: stores.is_url(path))
+    total = sum(file.status.size for file in whole)
     length = min(max(total // _PIECES_WANTED, _MIN_RANGE), _WINDOW)
-    pieces = []
-    for file in files:
-        step = UNBOUNDED if file.end == UNBOUNDED else length
-        starts = range(0, file.end, step)
-        pieces += [file._replace(start=start, end=min(start + step, file.end)) for start in starts]
-    return [p for p in pieces if len(pieces) > MAX_PIECES or _has_line(p)]
+    pieces = [piece for part in _each(functools.partial(_cut_file, length=length), whole) for piece in part]
+    if len(pieces) > MAX_PIECES:
+        return pieces
+    return [piece for piece, has_line in zip(pieces, _each(_has_line, pieces), strict=True) if has_line]
+
+
+def _each(function: Callable, items: Iterable, is_remote: Callable = lambda piece: piece.is_remote) -> list:
+    """Returns `function` of each item; of those at URLs many at a time."""
+    items = list(items)
+    if not any(map(is_remote, items)):
+        return [function(item) for item in items]
+    with concurrent.futures.ThreadPoolExecutor(_REQUESTS) as pool:
+        return list(pool.map(function, items))
+
+
+def _cut_file(file: Piece, length: int) -> list[Piece]:
+    if file.is_parquet:
+        groups = enumerate(_group_sizes(file))
+        return [file._replace(start=group, end=group + 1) for group, rows in groups if rows]
+    if file.end == UNBOUNDED or (length < file.end and _is_document(file)):
+        return [file._replace(end=UNBOUNDED)]
+    starts = range(0, file.end, length)
+    return [file._replace(start=start, end=min(start + length, file.end)) for start in starts]
+
+
+@functools.lru_cache(MAX_PIECES)
+def _group_sizes(file: Piece) -> list[int]:
+    """Returns how many rows each row group of a Parquet file has."""
+    with _named(file), base_files.open_binary(file.path, found=file.status) as content:
+        return parquet.group_sizes(content)
+
+
+def _is_document(file: Piece) -> bool:
+    """Whether a plain file is one JSON value over several lines; only of files called .json is it asked."""
+    if not _may_be_object(file.path):
+        return False
+    with _named(file), base_files.open_binary(file.path, _LOOK, file.status, stop=1) as content:
+        first = content.readline(_WINDOW).removeprefix(_BOM)
+    return len(first) < _WINDOW and not _is_json(first)
 
 
 def _has_line(piece: Piece) -> bool:
     """Whether a line starts in the piece."""
-    with open(piece.path, "rb") as file:
+    if piece.start == 0 or piece.is_stream:
+        return True
+    return _looked_for_line(piece) if piece.is_remote else _look_for_line(piece)
+
+
+def _look_for_line(piece: Piece) -> bool:
+    start = piece.start - 1
+    with _named(piece), base_files.open_binary(piece.path, _LOOK, piece.status, start, stop=start + 1) as file:
         return _seek_line(file, piece) < piece.end
+
+
+_looked_for_line = functools.lru_cache(8 * MAX_PIECES)(_look_for_line)
 
 
 def read_rows(files: Files, text_key: str | Columns = "text") -> Iterator[dict[str, str]]:
@@ -155,22 +171,23 @@ def read_rows(files: Files, text_key: str | Columns = "text") -> Iterator[dict[s
 
 
 def count_rows(path: str, enough: int | None = None) -> int:
-    """Returns how many lines are not blank, or `enough` once there are so many.
+    """Returns how many rows a file has, lines that are not blank; or `enough` once there are so many.
 
-    Remembered while the file's size and time stay the same.
+    Remembered while the file's size and time, or the store's name for its content, stay the same.
     """
-    status = os.stat(path)
-    return _count_rows(path, enough, status.st_size, status.st_mtime_ns)
+    return _count_rows(Piece(path, 0, UNBOUNDED, _status(path)), enough)
 
 
 @functools.cache
-def _count_rows(path: str, enough: int | None, size: int, mtime_ns: int) -> int:  # noqa: ARG001, of the cache's key
-    try:
-        with open_binary(path) as file:
-            lines = itertools.chain([file.readline().removeprefix(_BOM)], file)
-            return sum(1 for _ in itertools.islice(filter(bytes.strip, lines), enough))
-    except READ_ERRORS as error:
-        raise _unreadable(path, error) from error
+def _count_rows(file: Piece, enough: int | None) -> int:
+    if file.is_parquet:
+        rows = sum(_group_sizes(file))
+        return rows if enough is None else min(rows, enough)
+    with _named(file), open_binary(file.path) as content:
+        first = content.readline().removeprefix(_BOM)
+        if _may_be_object(file.path) and first.strip() and not _is_json(first):
+            return 1
+        return sum(1 for _ in itertools.islice(filter(bytes.strip, itertools.chain([first], content)), enough))
 
 
 def columns_of(text_key: str | Columns) -> Columns:
@@ -181,25 +198,73 @@ def columns_of(text_key: str | Columns) -> Columns:
 
 
 def windows(piece: Piece, columns: Columns) -> Iterator[list[np.ndarray]]:
-    """Yields each window that has rows: per column, an array of str, [rows], dtype object."""
+    """Yields each window that has rows: per column, an array of str, [rows], dtype object.
+
+    Raises:
+      JsonlError: names the line that is not such a row, or the file that is damaged, cannot be read or has changed.
+    """
+    with _named(piece):
+        if piece.is_parquet:
+            yield from _parquet_windows(piece, columns)
+        else:
+            yield from _line_windows(piece, columns)
+
+
+@contextlib.contextmanager
+def _named(piece: Piece) -> Iterator[None]:
+    """Makes a JsonlError of what goes wrong while the piece is read."""
     try:
-        with open_binary(piece.path) as file:
-            if (size := os.fstat(file.fileno()).st_size) != piece.file_size:
-                change = f"{piece.file_size} bytes became {size} while in use"
-                raise JsonlError(f"{piece.path}: {change}. Start again")
-            position = _seek_line(file, piece)
-            while lines := _take_lines(file, min(_WINDOW, piece.end - position)):
-                length = sum(map(len, lines))
-                if position == 0:
-                    lines[0] = lines[0].removeprefix(_BOM)
-                window = _parse(lines, columns, piece.path, position)
-                position += length
-                if len(window[0]):
-                    yield window
+        yield
     except GeneratorExit:  # abandoned, perhaps as Python exits, with READ_ERRORS gone already
         raise
+    except parquet.ParquetError as error:
+        raise JsonlError(f"{piece.path}: {error}") from error
+    except stores.StoreError as error:
+        raise JsonlError(str(error)) from error
     except READ_ERRORS as error:
         raise _unreadable(piece.path, error) from error
+
+
+def _parquet_windows(piece: Piece, columns: Columns) -> Iterator[list[np.ndarray]]:
+    with base_files.open_binary(piece.path, found=piece.status) as file:
+        for group in range(piece.start, piece.end) if piece.end != UNBOUNDED else range(len(_group_sizes(piece))):
+            for window in parquet.windows(file, group, columns, _WINDOW):
+                if len(window[0]):
+                    yield window
+
+
+def _line_windows(piece: Piece, columns: Columns) -> Iterator[list[np.ndarray]]:
+    first = max(piece.start - 1, 0)
+    stop = None if piece.is_stream else piece.end
+    opened = base_files.open_binary(piece.path, found=piece.status, start=first, stop=stop)
+    with decompressed(opened, piece.path) as file:
+        position = _seek_line(file, piece)
+        while lines := _take_lines(file, min(_WINDOW, piece.end - position)):
+            length = sum(map(len, lines))
+            if position == 0:
+                lines[0] = lines[0].removeprefix(_BOM)
+                lines = _document(lines, file, piece) or lines
+            window = _parse(lines, columns, piece.path, position)
+            position += length
+            if len(window[0]):
+                yield window
+
+
+def _may_be_object(path: str) -> bool:
+    return stores.name(path).endswith(_JSON)
+
+
+def _document(lines: list[bytes], file: IO[bytes], piece: Piece) -> list[bytes]:
+    """Returns the one object that a file called .json holds, as one line; nothing where its lines are the rows."""
+    if not _may_be_object(piece.path):
+        return []
+    if _is_json(next((line for line in lines if line.strip()), b"null")):
+        return []
+    whole = b"".join(lines) + file.read(_DOCUMENT)
+    with contextlib.suppress(orjson.JSONDecodeError):
+        if isinstance(orjson.loads(whole), dict):
+            return [whole]
+    return []
 
 
 def _seek_line(file: IO[bytes], piece: Piece) -> int:
@@ -230,15 +295,12 @@ def _parse(lines: list[bytes], columns: Columns, path: str, offset: int) -> list
     except (orjson.JSONDecodeError, KeyError, TypeError):
         for number, line in enumerate(lines):
             if problem := line.strip() and _problem(line.rstrip(b"\r\n"), columns):
-                where = f"{path}:{_line_at(path, offset) + number}"
-                raise JsonlError(f"{where}: {problem}{_text_advice(path)}") from None
+                if _starts_array(path):
+                    problem = f"the file is one JSON array. Write an object a line: jq -c '.[]' {path}"
+                where = f"{path}:{_where(path, offset, number)}"
+                raise JsonlError(f"{where}: {problem}{text_advice(path)}") from None
         raise
     return [np.array(column, dtype=object) for column in texts]
-
-
-def _text_advice(path: str) -> str:
-    """Returns what to do with a file whose name does not say JSON."""
-    return "" if ".json" in os.path.basename(path) else f". If this is plain text: t5xpg prepare text {path!r}"
 
 
 def _problem(line: bytes, columns: Columns) -> str | None:
@@ -287,6 +349,28 @@ def _line_at(path: str, offset: int = UNBOUNDED) -> int:
     except READ_ERRORS:
         pass  # the caller reports this error
     return number
+
+
+def _where(path: str, offset: int, number: int) -> str:
+    """Returns the number of a line, `number` lines after byte `offset`; of a large file at a URL that byte instead."""
+    if stores.is_url(path) and offset > _COUNTED:
+        return f"line {number + 1} after byte {offset}"
+    return str(_line_at(path, offset) + number)
+
+
+def _starts_array(path: str) -> bool:
+    with contextlib.suppress(*READ_ERRORS), open_binary(path) as file:
+        first, rest = file.readline(_WINDOW).removeprefix(_BOM).lstrip(), file.read(_LOOK).strip()
+        return first.startswith(b"[") and not (rest and _is_json(first))
+    return False
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def _unreadable(path: str, error: Exception) -> JsonlError:

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t5xpg.data import jsonl
-from t5xpg.data.jsonl import UNBOUNDED, Columns, Files
+from t5xpg.data import finding, jsonl
+from t5xpg.data.finding import Files
+from t5xpg.data.jsonl import UNBOUNDED, Columns
 
 SHARDS = 64  # to recommend
 _MOST_BYTES_OF_A_CHARACTER = 4
@@ -41,7 +42,7 @@ def reshard_command(name: str, files: Files, columns: Columns) -> str:
     settings = ["--name", name, "--shards", str(SHARDS), "--validation_fraction", "0"]
     if columns != {"text": "text"}:
         settings += ["--text_key", key, "--whole_rows"]
-    return shlex.join(["t5xpg", "prepare", "text", *jsonl.listed(files), *settings])
+    return shlex.join(["t5xpg", "prepare", "text", *finding.listed(files), *settings])
 
 
 class LongRows(NamedTuple):

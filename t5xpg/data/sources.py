@@ -7,6 +7,7 @@ piece, its number and the epoch's random number, so tf.train.Checkpoint can save
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,11 +17,14 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from t5xpg.base.files import size
-from t5xpg.data import jsonl
-from t5xpg.data.jsonl import UNBOUNDED, Columns, Files, Piece
+from t5xpg.base.ranges import in_background
+from t5xpg.data import finding, jsonl
+from t5xpg.data.finding import Files
+from t5xpg.data.jsonl import UNBOUNDED, Columns, Piece
 from t5xpg.data.tf_functions import numpy_function
 
 _INTERLEAVED_PIECES, _INTERLEAVED_ROWS = 16, 16  # pieces open at once, rows taken from each
+_PIECES_AHEAD = 4  # fetched from a store before it is their turn, where they are read one after the other
 
 
 class JsonlDataSource(seqio.FunctionDataSource):
@@ -59,12 +63,12 @@ class JsonlDataSource(seqio.FunctionDataSource):
         """Notes the files; touches none.
 
         Args:
-          files: {split: files} (see `jsonl.find_files`), or files with "{split}" in each name.
+          files: {split: files} (see `finding.find_files`), or files with "{split}" in each name.
           splits: what "{split}" stands for; a mapping names its own.
           text_key: the key of a row that becomes the column "text", or {column: key} for several.
           num_input_examples: {split: rows} where known; others are counted, by reading all files.
         """
-        self.files = dict(files) if isinstance(files, Mapping) else jsonl.split_files(files, splits)
+        self.files = dict(files) if isinstance(files, Mapping) else finding.split_files(files, splits)
         self.columns = jsonl.columns_of(text_key)
         super().__init__(self._all_rows, self.files, num_input_examples)
 
@@ -79,7 +83,7 @@ class JsonlDataSource(seqio.FunctionDataSource):
         """Returns the paths of a split's files, in reading order."""
         if split not in self.files:
             raise ValueError(f"no split {split!r}; found {list(self.files)}. Name it in files=")
-        return jsonl.find_files(self.files[split])
+        return finding.find_files(self.files[split])
 
     def num_input_examples(self, split: str) -> int:
         """Returns the number of rows of the split, over all hosts."""
@@ -139,22 +143,50 @@ class JsonlDataSource(seqio.FunctionDataSource):
 class _WindowReader:
     """Called by tf.data for window `number` of piece `index`: per column an array, [rows].
 
-    A pure function of its arguments. The streams it keeps, each open at its next window, only
-    save reading a compressed file from its start again.
+    A pure function of its arguments. The streams it keeps, each open at its next window, only save reading a
+    compressed file from its start again; the pieces it reads ahead, waiting for a store.
     """
 
     def __init__(self, pieces: Sequence[Piece], columns: Columns, shuffle: bool):
         self._pieces, self.columns, self._shuffle = pieces, columns, shuffle
         self._streams: dict[tuple[int, int], Iterator[list[np.ndarray]]] = {}
+        self._ahead: dict[int, concurrent.futures.Future[list[np.ndarray]]] = {}
+        self._places = functools.lru_cache(2)(self._places_by)
 
     def __call__(self, index: np.int64, number: np.int64, salt: np.int64) -> list[np.ndarray]:
+        if number == 0 and self._pieces[int(index)].is_remote:
+            self._read_ahead(int(index), int(salt))
         window = self._window(int(index), int(number))
         if not self._shuffle:
             return window
         order = np.random.default_rng([salt, index, number]).permutation(len(window[0]))
         return [column[order] for column in window]
 
+    def order(self, salt: int) -> np.ndarray:
+        """Returns the epoch's order of the pieces, [pieces]."""
+        count = len(self._pieces)
+        return np.random.default_rng(salt).permutation(count) if self._shuffle else np.arange(count)
+
+    def _places_by(self, salt: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the order of the pieces and each piece's place in it."""
+        order = self.order(salt)
+        return order, np.argsort(order)
+
+    def _read_ahead(self, index: int, salt: int) -> None:
+        """Begins to fetch the pieces whose turn comes after this one's."""
+        order, places = self._places(salt)
+        count = _INTERLEAVED_PIECES if self._shuffle else _PIECES_AHEAD
+        for following in map(int, order[places[index] + 1 : places[index] + 1 + count]):
+            if following not in self._ahead and self._pieces[following].is_remote:
+                if len(self._ahead) >= 2 * _INTERLEAVED_PIECES:  # left by abandoned iterators
+                    del self._ahead[next(iter(self._ahead))]
+                self._ahead[following] = in_background(self._read, following, 0)
+
     def _window(self, index: int, number: int) -> list[np.ndarray]:
+        ahead = self._ahead.pop(index, None) if number == 0 else None
+        return ahead.result() if ahead else self._read(index, number)
+
+    def _read(self, index: int, number: int) -> list[np.ndarray]:
         piece = self._pieces[index]
         stream = self._streams.pop((index, number), None)
         if stream is None:
@@ -162,7 +194,7 @@ class _WindowReader:
         window = next(stream, None)
         if window is None:
             return [np.array([], dtype=object)] * len(self.columns)
-        if piece.end == UNBOUNDED:
+        if piece.is_stream:
             self._streams[index, number + 1] = stream
             if len(self._streams) > 2 * _INTERLEAVED_PIECES:  # left by abandoned iterators
                 del self._streams[next(iter(self._streams))]
@@ -172,7 +204,7 @@ class _WindowReader:
 def _dataset(pieces: Sequence[Piece], columns: Columns, shuffle: bool, seed: int | None) -> tf.data.Dataset:
     reader = _WindowReader(pieces, columns, shuffle)
     first = next(iter(columns))
-    windows = tf.constant([UNBOUNDED if p.end == UNBOUNDED else 1 for p in pieces], tf.int64)
+    windows = tf.constant([UNBOUNDED if piece.is_stream else 1 for piece in pieces], tf.int64)
 
     def piece_rows(index: tf.Tensor, salt: tf.Tensor) -> tf.data.Dataset:
         def read(number: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -184,11 +216,8 @@ def _dataset(pieces: Sequence[Piece], columns: Columns, shuffle: bool, seed: int
         ds = tf.data.Dataset.range(windows[index]).map(read)  # {column: [rows]}
         return ds.take_while(lambda window: tf.size(window[first]) > 0).unbatch()  # {column: []}
 
-    def permutation(salt: np.int64) -> np.ndarray:
-        return np.random.default_rng(salt).permutation(len(pieces))
-
     def epoch(salt: tf.Tensor) -> tf.data.Dataset:
-        order = numpy_function(permutation, [salt], tf.int64)
+        order = numpy_function(reader.order, [salt], tf.int64)
         order = tf.data.Dataset.from_tensor_slices(tf.ensure_shape(order, [len(pieces)]))
         return order.interleave(lambda i: piece_rows(i, salt), _INTERLEAVED_PIECES, _INTERLEAVED_ROWS)
 

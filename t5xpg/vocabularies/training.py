@@ -19,7 +19,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[att
 from tqdm import tqdm
 
 from t5xpg.base.files import write_whole
-from t5xpg.data import compressed, jsonl
+from t5xpg.data import compressed, finding, jsonl
 from t5xpg.vocabularies import bpe
 from t5xpg.vocabularies.characters import CharacterCounts, describe_dropped
 
@@ -38,7 +38,7 @@ _SCORE_STEPS = 256
 
 
 def train_sentencepiece(
-    inputs: jsonl.Files,
+    inputs: finding.Files,
     output: str | os.PathLike,
     vocab_size: int = 32000,
     *,
@@ -59,7 +59,7 @@ def train_sentencepiece(
 
     Args:
       inputs: JSONL files and text files (.txt), either also .gz, .bz2 or .xz; as for
-        `jsonl.find_files`.
+        `finding.find_files`.
       output: the files to write are `output` with .model and .vocab (piece, tab, log probability).
       vocab_size: pieces, without the sentinels that `vocabularies.sentencepiece` adds: 32000 makes 32100.
       model_type: "unigram" as T5's, or "bpe".
@@ -112,7 +112,7 @@ def train_sentencepiece(
 
 
 def train_byte_level_bpe(
-    inputs: jsonl.Files,
+    inputs: finding.Files,
     output: str | os.PathLike,
     vocab_size: int = 50265,
     *,
@@ -173,8 +173,8 @@ def _check_settings(output: Path, vocab_size: int, model_type: str, character_co
         raise ValueError(f"character_coverage is {character_coverage}; it must be 0.98 to 1")
 
 
-def _texts(inputs: jsonl.Files, text_key: str) -> Iterator[str]:
-    for path in jsonl.find_files(inputs):
+def _texts(inputs: finding.Files, text_key: str) -> Iterator[str]:
+    for path in finding.find_files(inputs):
         stem, suffix = os.path.splitext(path)
         if (stem if suffix in compressed.SUFFIXES else path).endswith(".txt"):
             yield from _lines(path)

@@ -10,8 +10,9 @@ import seqio
 import tensorflow as tf
 from jsonl_files import COMPRESSORS, random_file, reference_rows, small_pieces, task_over, task_texts, texts_of, write
 
-from t5xpg.data import jsonl
-from t5xpg.data.jsonl import JsonlError, MissingFileError, read_rows
+from t5xpg.data import finding, jsonl
+from t5xpg.data.finding import MissingFileError
+from t5xpg.data.jsonl import JsonlError, read_rows
 from t5xpg.data.sources import JsonlDataSource
 
 # ---- Rows ----
@@ -82,7 +83,7 @@ def test_windows_of_a_compressed_file_stay_small(tmp_path, monkeypatch):
 
 def test_nothing_is_looked_up_before_rows_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(jsonl.DATA_DIR_VARIABLE, raising=False)
+    monkeypatch.delenv(finding.DATA_DIR_VARIABLE, raising=False)
     source = JsonlDataSource("corpus_{split}.jsonl")
     task_over(source, "not_there_yet")
     assert source.splits == ("train", "validation")
@@ -98,9 +99,9 @@ def test_data_dir_is_looked_in_second_and_both_are_named(tmp_path, monkeypatch):
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir(), there.mkdir()
     monkeypatch.chdir(here)
-    monkeypatch.setenv(jsonl.DATA_DIR_VARIABLE, str(there))
+    monkeypatch.setenv(finding.DATA_DIR_VARIABLE, str(there))
     with pytest.raises(MissingFileError) as caught:
-        jsonl.find_files("x_*.jsonl")
+        finding.find_files("x_*.jsonl")
     assert str(here / "x_*.jsonl") in str(caught.value)
     assert str(there / "x_*.jsonl") in str(caught.value)
     write(there / "x_1.jsonl", ["there"])
@@ -116,7 +117,7 @@ def test_folders_globs_and_lists(tmp_path):
     (tmp_path / "sub.jsonl").mkdir()
 
     def found(files):
-        return [path.removeprefix(f"{tmp_path}/") for path in jsonl.find_files(files)]
+        return [path.removeprefix(f"{tmp_path}/") for path in finding.find_files(files)]
 
     everything = sorted(["[e].jsonl", "a.jsonl.gz", "b.jsonl", "c.jsonl.xz", "d.jsonl.bz2"])
     assert found(tmp_path) == everything
@@ -124,7 +125,7 @@ def test_folders_globs_and_lists(tmp_path):
     assert found([tmp_path / "x.json", tmp_path / "[e].jsonl"]) == ["x.json", "[e].jsonl"]
     for empty in ([], tmp_path / "sub.jsonl", tmp_path / "*.txt"):
         with pytest.raises(MissingFileError):
-            jsonl.find_files(empty)
+            finding.find_files(empty)
 
 
 def test_splits_are_checked(tmp_path):

@@ -22,7 +22,7 @@ from conftest import PROSE, TESTS
 
 from t5xpg import tasks, vocabularies
 from t5xpg.cli import cache as cli_cache
-from t5xpg.data import jsonl, offline_cache
+from t5xpg.data import finding, jsonl, offline_cache
 from t5xpg.vocabularies import training
 
 CachedSource = seqio.dataset_providers._CachedDataSource
@@ -183,7 +183,7 @@ def test_damage_is_named_and_what_was_good_is_kept(pattern, tmp_path):
     before = files(folder)
     train.unlink()
     for overwrite in (False, True):
-        with pytest.raises(jsonl.MissingFileError, match="no JSONL file for"):
+        with pytest.raises(finding.MissingFileError, match="no JSONL file for"):
             offline_cache.cache_tasks(["damaged"], tmp_path / "c", num_shards=3, overwrite=overwrite)
     assert files(folder) == before and (folder / "COMPLETED").exists()
 

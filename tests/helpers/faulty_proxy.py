@@ -4,7 +4,8 @@
         files.write_whole(f"{bucket}/x", "…")
 
 The requests are counted from 1, whoever makes them; `requests` has them all and `faults` those that were spoilt.
-What it adds for gs:// is ifGenerationMatch=0, answered by 412 where the object exists, and the DELETE of an upload.
+What it adds for gs:// is ifGenerationMatch=0, answered by 412 where the object exists, reading by generation, and the
+DELETE of an upload.
 """
 
 from __future__ import annotations
@@ -135,12 +136,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
         if self.command == "DELETE" and "upload_id" in query:
             return 499, [], b""  # as Google's servers say that an upload was ended
+        if "generation" in query and not self._is_current(query["generation"][0]):
+            return 404, [], b""
         if query.get("ifGenerationMatch") != ["0"]:
             return self._forward(self.command, self.path, body)
         with self.server.creating:
             if self._exists(query, body):
                 return 412, [], b'{"error": {"code": 412, "message": "conditionNotMet"}}'
             return self._forward(self.command, self.path, body)
+
+    def _is_current(self, generation: str) -> bool:
+        """Whether the object is of this generation; the store keeps no older ones."""
+        path = urllib.parse.urlsplit(self.path).path.replace("/download/", "/", 1)
+        status, _, content = self._forward("GET", path, b"")
+        return status == 200 and str(json.loads(content)["generation"]) == generation
 
     def _exists(self, query: dict[str, list[str]], body: bytes) -> bool:
         """Whether the store has the object that an upload is to create."""
@@ -205,6 +214,7 @@ def faulty_store(stores: dict[str, str], scheme: str, **settings) -> Iterator[Fa
         # They otherwise wait for seconds before they try again.
         hurried = types.SimpleNamespace(sleep=lambda _: asyncio.sleep(0.05))
         patch.setattr({"gs": "gcsfs.retry.asyncio", "s3": "aiobotocore.endpoint.asyncio"}[scheme], hurried)
+        patch.setattr("t5xpg.base.stores._WAITS", (0.05,) * 6)
         emulators.forget_connections()
         try:
             yield proxy

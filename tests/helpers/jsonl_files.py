@@ -8,10 +8,17 @@ import lzma
 import math
 
 import seqio
+import zstandard
 
 from t5xpg.data import jsonl
 
-COMPRESSORS = {"": bytes, ".gz": functools.partial(gzip.compress, mtime=0), ".bz2": bz2.compress, ".xz": lzma.compress}
+COMPRESSORS = {
+    "": bytes,
+    ".gz": functools.partial(gzip.compress, mtime=0),
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
 
 
 def write(path, texts):

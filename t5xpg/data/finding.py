@@ -1,0 +1,102 @@
+"""Which files the name of a corpus stands for: paths, globs, folders and URLs; and what is wrong where none does."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+
+from t5xpg.base import files as stored
+from t5xpg.base import stores
+from t5xpg.data import parquet
+from t5xpg.data.compressed import SUFFIXES
+
+Files = str | os.PathLike | Sequence[str | os.PathLike]
+
+DATA_DIR_VARIABLE = "T5XPG_DATA_DIR"
+
+
+class JsonlError(ValueError):
+    """What is wrong with the input, in one line: `file:line: what was found. What to do`."""
+
+
+class MissingFileError(JsonlError, FileNotFoundError):
+    """An entry of files= matches no file; the message names every place looked at."""
+
+
+def find_files(files: Files) -> list[str]:
+    """Returns the paths that `files` stands for, in reading order.
+
+    Args:
+      files: a path, a glob (also `**`), a folder, or a list of these, local or at a URL; a web address is always one
+        file. A folder stands for its *.jsonl or *.parquet, and where it has neither, its *.json; JSON also .gz, .bz2,
+        .xz and .zst. A relative path is looked up in the working directory, then in $T5XPG_DATA_DIR. What a folder or
+        a glob finds is sorted; a list keeps its order.
+
+    Raises:
+      MissingFileError: an entry finds nothing.
+      JsonlError: a folder holds both JSONL and Parquet, or a store cannot be asked.
+    """
+    paths = [path for entry in listed(files) for path in _find_entry(os.path.expanduser(entry))]
+    if not paths:
+        raise MissingFileError("files=[] names no file. Pass a path, a glob, a folder or a list")
+    return paths
+
+
+def listed(files: Files) -> list[str]:
+    entries = [files] if isinstance(files, (str, os.PathLike)) else files
+    return [os.fspath(entry) for entry in entries]
+
+
+def _find_entry(entry: str) -> list[str]:
+    data_dir = os.environ.get(DATA_DIR_VARIABLE)
+    places = [entry if stores.is_url(entry) else stores.local(entry)]
+    if data_dir and not stores.is_url(entry) and not os.path.isabs(places[0]):
+        places.append(os.path.join(data_dir, places[0]))
+    for place in places:
+        try:
+            paths = _files_at(place)
+        except stores.StoreError as error:
+            raise JsonlError(str(error)) from error
+        if paths:
+            return paths
+    looked = " and ".join(stores.absolute(place) for place in places)
+    raise MissingFileError(
+        f"no JSONL file for {entry!r}; looked at {looked}. Make it with `t5xpg prepare`, set "
+        f"{DATA_DIR_VARIABLE} to the folder that holds it, or pass files="
+    )
+
+
+def _files_at(place: str) -> list[str]:
+    """Returns the files of a folder, of a glob or of a path; none where there is nothing."""
+    if stores.scheme(place) in ("https", "http"):
+        return [place]
+    if stored.is_file(place):
+        return [place]
+    if not stored.is_folder(place):
+        return stored.files_matching(place) if glob.has_magic(place) else []
+    paths = [path for path in stored.files_in(place) if not stores.name(path).startswith(".")]
+    jsonl, json = ([p for p in paths if p.endswith(packed(suffix))] for suffix in (".jsonl", ".json"))
+    tables = [path for path in paths if path.endswith(parquet.SUFFIX)]
+    if jsonl and tables:
+        found = f"{os.path.basename(jsonl[0])} and {os.path.basename(tables[0])}"
+        raise JsonlError(f"{place}: the folder holds both {found}. Name one kind: {place}/*.jsonl")
+    return jsonl or tables or json
+
+
+def packed(suffix: str) -> tuple[str, ...]:
+    """Returns the suffix, and it with those of compressed files behind it."""
+    return (suffix, *(suffix + packed for packed in SUFFIXES))
+
+
+def split_files(files: Files, splits: Sequence[str]) -> dict[str, list[str]]:
+    """Returns {split: files} for files with "{split}" in each name; ValueError where one lacks it."""
+    names = listed(files)
+    if not all("{split}" in name for name in names):
+        raise ValueError(f"files={files!r} does not say for which split. Pass {{'train': …}}{text_advice(names[0])}")
+    return {split: [name.replace("{split}", split) for name in names] for split in splits}
+
+
+def text_advice(path: str) -> str:
+    """Returns what to do with a file whose name does not say JSON."""
+    return "" if ".json" in os.path.basename(path) else f". If this is plain text: t5xpg prepare text {path!r}"
