@@ -26,8 +26,9 @@ from t5xpg.base.stores import (
     check_writable,
     file_system,
     is_url,
-    local,
+    name,
     named_errors,
+    plain,
     scheme,
 )
 
@@ -129,10 +130,19 @@ def names_in(folder: str | os.PathLike) -> list[str]:
 def files_in(folder: str | os.PathLike) -> list[str]:
     """Returns the sorted paths of the files, not the folders, that a folder holds; none where there is no such one."""
     if not is_url(folder):
-        found = (os.path.join(local(folder), name) for name in names_in(folder))
+        found = (os.path.join(plain(folder), each) for each in names_in(folder))
         return [path for path in found if os.path.isfile(path)]
-    names = (os.path.basename(each["name"]) for each in _listed(folder) if each["type"] == "file")
-    return sorted(f"{absolute(folder)}/{name}" for name in names)
+    found = (os.path.basename(each["name"]) for each in _listed(folder) if each["type"] == "file")
+    return sorted(f"{absolute(folder)}/{each}" for each in found)
+
+
+def files_below(folder: str | os.PathLike) -> list[str]:
+    """Returns the sorted paths of all files in a folder and in the folders below it; none where it is not a folder."""
+    if not is_url(folder):
+        return sorted(os.path.join(place, each) for place, _, found in os.walk(plain(folder)) for each in found)
+    own = absolute(folder).split("://")[1]
+    found = ask(folder, lambda: file_system(folder).find(absolute(folder)))
+    return sorted(f"{scheme(folder)}://{path}" for path in found if path != own and not path.endswith("/"))
 
 
 def _listed(folder: str | os.PathLike) -> list[dict]:
@@ -161,7 +171,7 @@ def _matching(pattern: str) -> dict[str, bool]:
     if not is_url(pattern):
         import glob
 
-        return {path: os.path.isfile(path) for path in glob.glob(local(pattern), recursive=True)}
+        return {path: os.path.isfile(path) for path in glob.glob(plain(pattern), recursive=True)}
     found = ask(pattern, lambda: file_system(pattern).glob(pattern, detail=True))
     return {f"{scheme(pattern)}://{path}": info["type"] == "file" for path, info in found.items()}
 
@@ -324,7 +334,7 @@ def make_folder_whole(path: str | os.PathLike, last: str = "config.json") -> Ite
 
 def send_folder(folder: str, path: str | os.PathLike, last: str = "") -> None:
     """Copies a local folder's files to a URL, the one named `last` after all others; all or none of them stay."""
-    local = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]
+    local = [os.path.join(place, each) for place, _, found in os.walk(folder) for each in found]
     local.sort(key=lambda file: (os.path.relpath(file, folder) == last, file))
     try:
         for file in local:
@@ -342,9 +352,13 @@ def local_copy(path: str | os.PathLike) -> Iterator[str]:
         yield absolute(path)
         return
     with tempfile.TemporaryDirectory(prefix="t5xpg-") as folder:
-        local = os.path.join(folder, os.path.basename(absolute(path)))
-        with named_errors(path):
-            file_system(path).get(absolute(path), local, recursive=is_folder(path))
+        local = os.path.join(folder, name(path))
+        if is_folder(path):
+            with named_errors(path):
+                file_system(path).get(absolute(path), local, recursive=True)
+        else:
+            with open_binary(path) as source, open(local, "wb") as target:
+                shutil.copyfileobj(source, target, BLOCK)
         yield local
 
 

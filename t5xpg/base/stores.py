@@ -10,11 +10,12 @@ import contextlib
 import functools
 import importlib
 import os
+import pathlib
 import random
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 WRITABLE = ("gs", "s3")
 READABLE = (*WRITABLE, "https", "http", "hf")
@@ -69,10 +70,10 @@ def is_url(path: Path) -> bool:
 
 def absolute(path: Path) -> str:
     """Returns the one name of a path: a URL without slashes at its end, an absolute local path without file://."""
-    return os.fspath(path).rstrip("/") if is_url(path) else os.path.abspath(local(path))
+    return os.fspath(path).rstrip("/") if is_url(path) else os.path.abspath(plain(path))
 
 
-def local(path: Path) -> str:
+def plain(path: Path) -> str:
     """Returns a path on the local disk without file://, relative where it is."""
     text = os.fspath(path)
     if text.startswith("file:"):
@@ -80,6 +81,26 @@ def local(path: Path) -> str:
         if text.startswith("//"):
             raise ValueError(f"{path}: file:// takes a path on this machine; write file:///folder/file.")
     return text
+
+
+def path_of(path: Path, name: str = "") -> pathlib.Path:
+    """Returns a path to write at, to be taken apart and put together (/, name, stem, with_suffix).
+
+    It is for names alone; `files` opens, lists and removes.
+
+    Args:
+      path: local, gs:// or s3://.
+      name: what the user calls it.
+
+    Raises:
+      ValueError: as `check_writable`.
+    """
+    check_writable(path, name)
+    if not is_url(path):
+        return pathlib.Path(plain(path))
+    from etils import epath
+
+    return cast(pathlib.Path, epath.Path(absolute(path)))
 
 
 def name(path: Path) -> str:

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from t5xpg.base import files
+from t5xpg.base import files, stores
 
 WIKITEXT = "Salesforce/wikitext"
 WIKITEXT_CONFIG = "wikitext-103-raw-v1"
@@ -80,7 +80,7 @@ def no_rows(path: Path, split: str, rows: int) -> CorpusError:
 
 
 def report(path: Path, rows: int, note: str = "") -> None:
-    print(f"{path}: {rows:,} rows, {in_words(path.stat().st_size)}{note}", flush=True)
+    print(f"{path}: {rows:,} rows, {in_words(files.size(path))}{note}", flush=True)
 
 
 def in_words(size: int) -> str:
@@ -88,13 +88,14 @@ def in_words(size: int) -> str:
 
 
 def report_kept(path: Path) -> None:
-    with open(path, "rb") as handle:
+    with files.open_binary(path) as handle:
         rows = sum(1 for _ in handle)
     report(path, rows, ", already there and kept (--overwrite writes it again)")
 
 
 def split_paths(output_dir: str | os.PathLike, name: str, splits: Sequence[str]) -> dict[str, Path]:
-    return {split: Path(output_dir, f"{name}_{split}.jsonl") for split in splits}
+    folder = stores.path_of(output_dir, "--output_dir")
+    return {split: folder / f"{name}_{split}.jsonl" for split in splits}
 
 
 def plan_pair(output_dir: str | os.PathLike, name: str, fraction: float, overwrite: bool) -> tuple[dict, bool]:
@@ -102,12 +103,12 @@ def plan_pair(output_dir: str | os.PathLike, name: str, fraction: float, overwri
     check_fraction(fraction)
     both = split_paths(output_dir, name, ("train", "validation"))
     paths = both if fraction else {"train": both["train"]}
-    if not overwrite and all(path.exists() for path in paths.values()):
+    if not overwrite and all(map(files.exists, paths.values())):
         for path in paths.values():
             report_kept(path)
         return paths, False
     rewritten = paths.values() if overwrite else ()
-    if standing := [path for path in both.values() if path.exists() and path not in rewritten]:
+    if standing := [path for path in both.values() if files.exists(path) and path not in rewritten]:
         raise CorpusError(
             f"{standing[0]} exists, and a new file next to it could repeat its rows. Remove it, write both again "
             "(--overwrite and a --validation_fraction above 0), or pass another --name."
@@ -144,7 +145,7 @@ def prepare_hub(
     Returns {split: path}. Raises CorpusError; when the Hub cannot be reached, after one quick attempt.
     """
     paths = split_paths(output_dir, name, splits)
-    wanted = {split: path for split, path in paths.items() if overwrite or not path.exists()}
+    wanted = {split: path for split, path in paths.items() if overwrite or not files.exists(path)}
     for split in paths.keys() - wanted:
         report_kept(paths[split])
     if wanted:

@@ -50,7 +50,7 @@ def listed(files: Files) -> list[str]:
 
 def _find_entry(entry: str) -> list[str]:
     data_dir = os.environ.get(DATA_DIR_VARIABLE)
-    places = [entry if stores.is_url(entry) else stores.local(entry)]
+    places = [entry if stores.is_url(entry) else stores.plain(entry)]
     if data_dir and not stores.is_url(entry) and not os.path.isabs(places[0]):
         places.append(os.path.join(data_dir, places[0]))
     for place in places:

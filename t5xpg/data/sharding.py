@@ -36,7 +36,8 @@ class Written(NamedTuple):
 
 def shard_paths(folder: str | os.PathLike, name: str, shards: int) -> list[Path]:
     """Returns the paths of a split's files: folder/name-00003-of-00064.jsonl."""
-    return [Path(folder, f"{name}-{shard:05d}-of-{shards:05d}.jsonl") for shard in range(shards)]
+    place = stores.path_of(folder, "--output_dir")
+    return [place / f"{name}-{shard:05d}-of-{shards:05d}.jsonl" for shard in range(shards)]
 
 
 def write_shards(

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from t5xpg.base import files, stores
 from t5xpg.data import compressed, sharding
 from t5xpg.data.corpora import CorpusError, check_fraction, in_words, json_line, plan_pair, write_pair
 
@@ -47,7 +48,7 @@ def prepare_text(
 ) -> dict[str, Path]:
     """Writes text files as a train and a validation split; `validation_fraction` 0 writes train alone.
 
-    `inputs` are files, globs or folders (searched through) of .txt and .jsonl, also .gz, .bz2 or .xz. A row is a
+    `inputs` are files, globs or folders (searched through) of .txt and .jsonl, also .gz, .bz2, .xz or .zst. A row is a
     paragraph (lines up to a blank one), a line or all of a .txt file, or the value of `text_key` in a line of a
     .jsonl file; rows of fewer than `min_length` characters are left out. The split of a row depends on `seed`
     and its text alone, so that it stays there when files are added. One row at a time is held in memory.
@@ -109,11 +110,16 @@ def _check_settings(rows: str, shards: int, drop_duplicates: bool) -> None:
         raise CorpusError("--drop_duplicates goes with --shards, which brings equal rows together; add --shards 64.")
 
 
-def _check_apart(inputs: Iterable[Path], plan: dict[str, list[Path]]) -> None:
-    outputs = {path.resolve() for paths in plan.values() for path in paths}
+def _check_apart(inputs: Iterable[str], plan: dict[str, list[Path]]) -> None:
+    outputs = {_identity(path) for paths in plan.values() for path in paths}
     for file in inputs:
-        if file.resolve() in outputs:
+        if _identity(file) in outputs:
             raise CorpusError(f"{file} is both input and output. Pass another --output_dir or --name.")
+
+
+def _identity(path: str | os.PathLike) -> str:
+    """Returns what all names of one file have in common."""
+    return stores.absolute(path) if stores.is_url(path) else os.path.realpath(stores.absolute(path))
 
 
 # --- shards --------------------------------------------------------------------------------------
@@ -127,12 +133,13 @@ def _plan_shards(
     counts = {"train": shards, "validation": 1} if fraction else {"train": shards}
     plan = {split: sharding.shard_paths(output_dir, f"{name}_{split}", count) for split, count in counts.items()}
     paths = [path for split in plan.values() for path in split]
-    if not overwrite and all(path.exists() for path in paths):
+    if not overwrite and all(map(files.exists, paths)):
         for split in plan.values():
             print(f"{_pattern(split)}: already there and kept (--overwrite writes it again)", flush=True)
         return plan, False
-    patterns = [f"{glob.escape(name)}_{split}-*-of-*.jsonl" for split in ("train", "validation")]
-    there = [path for pattern in patterns for path in sorted(Path(output_dir).glob(pattern))]
+    like_shards = re.compile(rf"{re.escape(name)}_(train|validation)-.*-of-.*\.jsonl")
+    folder = stores.path_of(output_dir)
+    there = [folder / found for found in files.names_in(folder) if like_shards.fullmatch(found)]
     if standing := [path for path in there if not overwrite or path not in paths]:
         raise CorpusError(
             f"{standing[0]} exists, and new files next to it could repeat its rows. Remove it and those like it, or "
@@ -150,10 +157,10 @@ def _pattern(paths: Sequence[Path]) -> Path:
 
 def _report_shards(plan: dict[str, list[Path]], written: dict[str, sharding.Written]) -> None:
     for split, paths in plan.items():
-        size = sum(path.stat().st_size for path in paths)
+        size = sum(map(files.size, paths))
         dropped = f"; {written[split].duplicates:,} duplicates dropped" if written[split].duplicates else ""
-        files = "1 file" if len(paths) == 1 else f"{len(paths)} files"
-        print(f"{_pattern(paths)}: {written[split].rows:,} rows, shuffled, {in_words(size)} in {files}{dropped}")
+        count = "1 file" if len(paths) == 1 else f"{len(paths)} files"
+        print(f"{_pattern(paths)}: {written[split].rows:,} rows, shuffled, {in_words(size)} in {count}{dropped}")
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -162,34 +169,47 @@ def _report_shards(plan: dict[str, list[Path]], written: dict[str, sharding.Writ
 class Found(NamedTuple):
     """The files that inputs name."""
 
-    taken: list[Path]
+    taken: list[str]
     skipped: collections.Counter[str]  # of other kinds, by suffix
 
 
 def _find_files(inputs: Sequence[str | os.PathLike]) -> Found:
     """Returns the files that the inputs name, in the order given, sorted within a folder or glob, each once."""
-    taken: dict[Path, Path] = {}
-    skipped: dict[Path, str] = {}
-    for item in map(Path, inputs):
-        if item.is_file() and not item.name.endswith(TEXT_SUFFIXES):
+    taken: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+    for item in [os.fspath(item) for item in inputs]:
+        if files.is_file(item) and not _is_text(item):
             raise CorpusError(f"{item}: this kind of file is not read; pass files of {' '.join(TEXT_SUFFIXES)}")
-        matches = [item] if item.exists() else [Path(match) for match in glob.glob(str(item), recursive=True)]
-        below = (file for match in matches for file in (match.rglob("*") if match.is_dir() else [match]))
-        files = sorted(file for file in below if file.is_file())
-        wanted = [file for file in files if file.name.endswith(TEXT_SUFFIXES)]
+        matches = _matches(item)
+        found = sorted({file for match in matches for file in (files.files_below(match) or [match])})
+        wanted = [file for file in found if _is_text(file)]
         if not wanted:
             state = f"has no {' '.join(TEXT_SUFFIXES)} in it" if matches else "does not exist and matches nothing"
             raise CorpusError(f"{item}: {state}. Name files, folders or quoted globs.")
         for file in wanted:
-            taken.setdefault(file.resolve(), file)
-        skipped |= {file.resolve(): _suffix(file) for file in files if file not in wanted}
+            taken.setdefault(_identity(file), file)
+        skipped |= {_identity(file): _suffix(file) for file in found if not _is_text(file)}
     return Found(list(taken.values()), collections.Counter(skipped.values()))
 
 
-def _suffix(path: Path) -> str:
+def _matches(item: str) -> list[str]:
+    """Returns a file or folder that is there, or the files and folders that a glob matches."""
+    if files.exists(item):
+        return [item]
+    if not glob.has_magic(item) or stores.scheme(item) in ("https", "http"):
+        return []
+    return [match for match in files.matching(item) if files.is_file(match) or files.files_below(match)]
+
+
+def _is_text(path: str) -> bool:
+    return stores.name(path).endswith(TEXT_SUFFIXES)
+
+
+def _suffix(path: str) -> str:
     """Returns .txt.gz for a.txt.gz, .pdf for a.b.pdf; (no suffix) where there is none."""
-    packed = "".join(path.suffixes[-1:]) if path.suffix in compressed.SUFFIXES else ""
-    return (Path(path.name.removesuffix(packed)).suffix + packed).lower() or "(no suffix)"
+    stem, suffix = os.path.splitext(stores.name(path))
+    packed = suffix if suffix in compressed.SUFFIXES else ""
+    return ((os.path.splitext(stem)[1] + packed) if packed else suffix).lower() or "(no suffix)"
 
 
 class Tally:
@@ -201,7 +221,7 @@ class Tally:
         self._rows: collections.Counter[str] = collections.Counter()
         self._short: collections.Counter[str] = collections.Counter()
 
-    def watch(self, rows: Iterable[tuple[Path, Row]]) -> Iterator[Row]:
+    def watch(self, rows: Iterable[tuple[str, Row]]) -> Iterator[Row]:
         """Yields the rows that are long enough, and counts all."""
         for file, row in rows:
             counts = self._rows if len(row.text) >= self._min_length else self._short
@@ -211,12 +231,12 @@ class Tally:
 
     def report(self) -> Iterator[str]:
         """Yields a line for each suffix."""
-        for suffix, files in sorted(self._files.items()):
+        for suffix, count in sorted(self._files.items()):
             short = self._short[suffix]
             skipped = f"; skipped {short:,} rows of fewer than {self._min_length} characters" if short else ""
-            yield f"{suffix}: took {files:,} files, {self._rows[suffix]:,} rows{skipped}"
-        for suffix, files in sorted(self._found.skipped.items()):
-            yield f"{suffix}: skipped {files:,} files, which are not read"
+            yield f"{suffix}: took {count:,} files, {self._rows[suffix]:,} rows{skipped}"
+        for suffix, count in sorted(self._found.skipped.items()):
+            yield f"{suffix}: skipped {count:,} files, which are not read"
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -227,9 +247,9 @@ def _is_held_out(text: str, seed: int, fraction: float) -> bool:
     return int.from_bytes(digest, "big") < fraction * 2**64
 
 
-def _rows_of(path: Path, rows: str, text_key: str, whole_rows: bool) -> Iterator[Row]:
+def _rows_of(path: str, rows: str, text_key: str, whole_rows: bool) -> Iterator[Row]:
     lines = _read_lines(path)
-    if path.name.endswith(".jsonl") or path.stem.endswith(".jsonl"):
+    if ".jsonl" in _suffix(path):
         for number, line in lines:
             if line.strip():
                 text = _text_of(line, text_key, f"{path}:{number}")
@@ -246,9 +266,9 @@ def _texts(lines: Iterable[str], rows: str) -> Iterator[str]:
     return filter(None, ["\n".join(map(str.rstrip, lines)).strip("\n")])
 
 
-def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
+def _read_lines(path: str) -> Iterator[tuple[int, str]]:
     """Yields (number from 1, line) of a UTF-8 file, compressed or not; a byte order mark is dropped."""
-    with compressed.open_binary(str(path)) as handle:
+    with compressed.open_binary(path) as handle:
         try:
             for number, line in enumerate(handle, 1):
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -257,6 +277,8 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 f"{path}:{number}: not UTF-8, byte 0x{error.object[error.start]:02x} at position {error.start + 1} of "
                 "the line. Convert the file (iconv -t UTF-8) or mend the line."
             ) from error
+        except stores.StoreError as error:
+            raise CorpusError(str(error)) from error
         except compressed.READ_ERRORS as error:
             raise CorpusError(f"{path}: cannot be read to its end ({error}). Fetch or compress it again.") from error
 

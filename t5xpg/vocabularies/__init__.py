@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import seqio
-import tensorflow as tf
 from google.protobuf.message import DecodeError
 
+from t5xpg.base import files, stores
 from t5xpg.vocabularies import bpe, sentinels
+from t5xpg.vocabularies.stored import StoredSentencePieceVocabulary
 
 
 def byte_vocabulary(extra_ids: int = 100) -> seqio.ByteVocabulary:
@@ -29,7 +30,7 @@ def sentencepiece(path: str, extra_ids: int = 100) -> seqio.SentencePieceVocabul
     own behaviour.
 
     Args:
-      path: the .model file; whatever TensorFlow can open.
+      path: the .model file; local, file://, gs://, s3://, https:// or hf://.
       extra_ids: sentinels to add; 0 for a model that brings its own, as T5X's
         cc_all.32000.100extra does.
 
@@ -39,14 +40,18 @@ def sentencepiece(path: str, extra_ids: int = 100) -> seqio.SentencePieceVocabul
         asked for.
     """
     _checked_extra_ids(extra_ids)
-    if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+    path = stores.plain(path)
+    if not files.is_file(path):
         raise FileNotFoundError(
             f"{path}: no SentencePiece model there. Pass the path of a .model file, "
             "or use vocabularies.byte_vocabulary()"
         )
+    kind = StoredSentencePieceVocabulary if stores.is_url(path) else seqio.SentencePieceVocabulary
     try:
-        own = seqio.SentencePieceVocabulary(path, extra_ids=0)
+        own = kind(path, extra_ids=0)
         tokenizer = own.tokenizer
+    except stores.StoreError:
+        raise
     except (DecodeError, RuntimeError, OSError) as error:
         raise ValueError(f"{path}: not a SentencePiece model ({error}). Pass the path of a .model file") from error
     if tokenizer.pad_id() != 0 or tokenizer.eos_id() < 0 or tokenizer.unk_id() < 0:
@@ -57,7 +62,7 @@ def sentencepiece(path: str, extra_ids: int = 100) -> seqio.SentencePieceVocabul
         )
     if extra_ids and sentinels.count(own):
         raise ValueError(f"{path}: the model brings {sentinels.count(own)} sentinels of its own. Pass extra_ids=0")
-    return seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
+    return kind(path, extra_ids=extra_ids)
 
 
 def byte_level_bpe(path: str) -> bpe.ByteLevelBPEVocabulary:
@@ -67,13 +72,16 @@ def byte_level_bpe(path: str) -> bpe.ByteLevelBPEVocabulary:
       FileNotFoundError: nothing at `path`.
       ValueError: not a tokenizer.json, or ids that SeqIO cannot use.
     """
-    if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+    path = stores.plain(path)
+    if not files.is_file(path):
         raise FileNotFoundError(
             f"{path}: no tokenizer there. Pass the path of a tokenizer.json, made by "
             "t5xpg tokenizer train --model_type byte_level_bpe"
         )
     try:
         vocabulary = bpe.ByteLevelBPEVocabulary(path)
+    except stores.StoreError:
+        raise
     except Exception as error:  # tokenizers raises nothing more specific
         raise ValueError(f"{path}: not a tokenizer.json ({error}). Pass the path of one") from error
     found = {name: token for token, name in vocabulary.specials.items()}
@@ -92,7 +100,7 @@ def describe(vocabulary: seqio.Vocabulary) -> str:
     """
     file = getattr(vocabulary, "sentencepiece_model_file", getattr(vocabulary, "tokenizer_file", None))
     parts = [repr(file)] if file else []
-    if "://" not in (file or ""):
+    if not stores.is_url(file or ""):
         parts.append(f"vocab_size={vocabulary.vocab_size}")
     return f"{type(vocabulary).__name__}({', '.join([*parts, f'extra_ids={vocabulary.extra_ids}'])})"
 

@@ -13,6 +13,7 @@ import seqio
 import tensorflow as tf
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from t5xpg.base import files
 from t5xpg.data.tf_functions import numpy_function
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
@@ -27,14 +28,13 @@ class ByteLevelBPEVocabulary(seqio.Vocabulary):
     pipeline runs in the process that made it, and tf.data cannot store its place there.
 
     Args:
-      tokenizer_file: whatever TensorFlow can open; see `vocabularies.byte_level_bpe` for one that is checked.
+      tokenizer_file: its path or URL; see `vocabularies.byte_level_bpe` for one that is checked.
     """
 
     def __init__(self, tokenizer_file: str):
         super().__init__(extra_ids=0)
         self.tokenizer_file = tokenizer_file
-        with tf.io.gfile.GFile(tokenizer_file) as file:
-            self.tokenizer = Tokenizer.from_str(file.read())
+        self.tokenizer = Tokenizer.from_str(files.read_text(tokenizer_file))
         self.tokenizer.encode_special_tokens = True
         ids = {name: self.tokenizer.token_to_id(name) for name in SPECIALS}
         self.specials = {token: name for name, token in ids.items() if token is not None}

@@ -33,6 +33,7 @@ from tokenizers import (
 )
 
 from t5xpg import vocabularies
+from t5xpg.base import stores
 from t5xpg.base.files import write_whole
 from t5xpg.vocabularies import sentinels
 
@@ -87,7 +88,7 @@ def _write(out_dir: str | os.PathLike, tokenizer, specials: list[str], sentinel_
         "additional_special_tokens": [sentinels.name(i) for i in range(sentinel_count)],
         "clean_up_tokenization_spaces": False,
     }
-    path = Path(out_dir) / "tokenizer.json"
+    path = stores.path_of(out_dir) / "tokenizer.json"
     write_whole(path.with_name("tokenizer_config.json"), json.dumps(config, indent=2))
     write_whole(path, tokenizer.to_str(pretty=True))
     return path

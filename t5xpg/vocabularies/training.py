@@ -18,7 +18,7 @@ from sentencepiece import SentencePieceTrainer
 from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 from tqdm import tqdm
 
-from t5xpg.base.files import write_whole
+from t5xpg.base import files, stores
 from t5xpg.data import compressed, finding, jsonl
 from t5xpg.vocabularies import bpe
 from t5xpg.vocabularies.characters import CharacterCounts, describe_dropped
@@ -58,7 +58,7 @@ def train_sentencepiece(
     the same bytes. A corpus that cannot carry `vocab_size` pieces gives a smaller model.
 
     Args:
-      inputs: JSONL files and text files (.txt), either also .gz, .bz2 or .xz; as for
+      inputs: JSONL files and text files (.txt), either also .gz, .bz2, .xz or .zst; as for
         `finding.find_files`.
       output: the files to write are `output` with .model and .vocab (piece, tab, log probability).
       vocab_size: pieces, without the sentinels that `vocabularies.sentencepiece` adds: 32000 makes 32100.
@@ -81,9 +81,9 @@ def train_sentencepiece(
       ValueError: settings that cannot work, input that cannot be read (jsonl.JsonlError), or no
         text in it. Then nothing is written.
     """
-    output = Path(f"{os.fspath(output).removesuffix('.model')}.model")
+    output = stores.path_of(f"{os.fspath(output).removesuffix('.model')}.model", "--output")
     _check_settings(output, vocab_size, model_type, character_coverage, overwrite)
-    output.parent.mkdir(parents=True, exist_ok=True)
+    files.make_folder(output.parent)
     rule = "nmt_nfkc_cf" if lowercase else "nmt_nfkc"
     counts = CharacterCounts(rule)
     sample = _sample(_sentences(counts.watch(_texts(inputs, text_key))), sample_bytes, seed)
@@ -106,8 +106,8 @@ def train_sentencepiece(
     if dropped := describe_dropped(counts.found(), pieces, byte_fallback):
         print(dropped, flush=True)
     table = "".join(f"{piece.piece}\t{piece.score}\n" for piece in model.pieces)
-    write_whole(output.with_suffix(".vocab"), table)
-    write_whole(output, model.SerializeToString())
+    files.write_whole(output.with_suffix(".vocab"), table)
+    files.write_whole(output, model.SerializeToString())
     return output
 
 
@@ -142,8 +142,8 @@ def train_byte_level_bpe(
       ValueError: settings that cannot work, input that cannot be read (jsonl.JsonlError), or no text in it. Then
         nothing is written.
     """
-    path = Path(output) / "tokenizer.json"
-    if path.exists() and not overwrite:
+    path = stores.path_of(output, "--output") / "tokenizer.json"
+    if files.exists(path) and not overwrite:
         raise FileExistsError(f"{path}: exists already, and runs may depend on it. Pass another output, or overwrite")
     if vocab_size < bpe.SMALLEST or min_frequency < 1:
         raise ValueError(
@@ -157,13 +157,13 @@ def train_byte_level_bpe(
     pieces = tokenizer.get_vocab_size()
     fewer = "" if pieces == vocab_size else f" of the {vocab_size:,} asked for: this text carries no more"
     print(f"trained on {texts.n:,} texts: {pieces:,} ids{fewer}", flush=True)
-    write_whole(path.with_name("tokenizer_config.json"), json.dumps(bpe.tokenizer_config(), indent=2))
-    write_whole(path, tokenizer.to_str(pretty=True))
+    files.write_whole(path.with_name("tokenizer_config.json"), json.dumps(bpe.tokenizer_config(), indent=2))
+    files.write_whole(path, tokenizer.to_str(pretty=True))
     return path
 
 
 def _check_settings(output: Path, vocab_size: int, model_type: str, character_coverage: float, overwrite: bool) -> None:
-    if output.exists() and not overwrite:
+    if files.exists(output) and not overwrite:
         raise FileExistsError(f"{output}: exists already, and runs may depend on it. Pass another output, or overwrite")
     if vocab_size < 4:
         raise ValueError(f"vocab_size is {vocab_size}; pad, eos and unk alone are 3. T5 has 32000")
@@ -175,8 +175,8 @@ def _check_settings(output: Path, vocab_size: int, model_type: str, character_co
 
 def _texts(inputs: finding.Files, text_key: str) -> Iterator[str]:
     for path in finding.find_files(inputs):
-        stem, suffix = os.path.splitext(path)
-        if (stem if suffix in compressed.SUFFIXES else path).endswith(".txt"):
+        stem, suffix = os.path.splitext(stores.name(path))
+        if suffix == ".txt" or (suffix in compressed.SUFFIXES and stem.endswith(".txt")):
             yield from _lines(path)
         else:
             yield from (row["text"] for row in jsonl.read_rows(path, text_key))
@@ -187,6 +187,8 @@ def _lines(path: str) -> Iterator[str]:
     try:
         with io.TextIOWrapper(compressed.open_binary(path), encoding="utf-8-sig") as file:
             yield from iter(lambda: file.readline(1 << 20), "")
+    except stores.StoreError as error:
+        raise ValueError(str(error)) from error
     except (*compressed.READ_ERRORS, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read as text ({error}). Save it as UTF-8 or fetch it again") from error
 
