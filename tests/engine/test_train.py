@@ -40,8 +40,16 @@ def test_writes_t5x_files(micro_run):
 
 def test_prints_little_and_logs_the_rest(micro_run):
     model_dir, done = micro_run
-    assert len(done.stderr.splitlines()) < 10, done.stderr
+    assert len(done.stderr.splitlines()) < 14, done.stderr
     assert "Gin configuration" in (model_dir / "train.log").read_text()
+
+
+def test_says_every_round_s_numbers(micro_run):
+    model_dir, done = micro_run
+    numbers = r"step +{}  loss [\d.]+ nats/token, learning rate 0.01, [\d,]+ target tokens/s, \d\d:\d\d left"
+    for text in (done.stderr, (model_dir / "train.log").read_text()):
+        for step in (5, 10, 15, 20):
+            assert re.search(numbers.format(step), text), text
 
 
 def test_loss_falls(micro_run):

@@ -228,6 +228,7 @@ class TrainingRun:
                 target = schedule.next_stop(step)
                 summary = trainer.train(self._train_iter, target - step, step)
                 step = int(trainer.train_state.step)
+                progress.on_round(step, summary)
                 self._loss_watch.look(summary, trainer.train_state, step)
                 self._run_actions("TRAIN", {TRAIN_METRIC_KEY: summary})
                 if schedule.collects_garbage_at(step):

@@ -4,6 +4,11 @@ import io
 import logging
 import sys
 import types
+from concurrent.futures import Future
+
+import jax
+import numpy as np
+import pytest
 
 from t5x.embedded import console
 
@@ -45,6 +50,58 @@ def test_nothing_is_drawn_where_there_is_no_terminal(monkeypatch):
         progress.on_step(step, {})  # not even looked at
     progress.close()
     assert sys.stderr.getvalue() == ""
+
+
+def round_metrics(**values: float) -> Future:
+    """As the trainer gives a round's: a future of {name: something with a value}."""
+    done = Future()
+    done.set_result({name.replace("__", "/"): types.SimpleNamespace(value=np.float32(x)) for name, x in values.items()})
+    return done
+
+
+ROUND = {"nats_per_token": 2.5, "learning_rate__current": 0.01, "timing__target_tokens_per_second": 1234.4}
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_round_is_a_line_in_the_log_and_off_a_terminal(monkeypatch, tmp_path, shown):
+    output = open_terminal(monkeypatch) if shown else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", output)
+    lines = []
+    monkeypatch.setattr(console.absl_logging, "info", lines.append)
+    now = iter([1000.0])
+    monkeypatch.setattr(console, "time", types.SimpleNamespace(time=lambda: next(now, 1060.0)))
+    progress = console.Progress(100, 40)
+    progress.on_round(60, round_metrics(loss=5e6, **ROUND))  # 20 steps in a minute, so 40 in two
+    progress.close()
+    line = "step      60  loss 2.5000 nats/token, learning rate 0.01, 1,234 target tokens/s, 02:00 left"
+    assert lines == [line]
+    assert (line in output.getvalue().splitlines()) == (not shown)
+
+
+def test_a_model_with_metrics_of_its_own_gets_what_there_is(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    progress = console.Progress(100, 0)
+    progress.on_round(50, round_metrics(loss=7.25))
+    failed = Future()
+    failed.set_exception(ValueError("for whoever waits"))
+    progress.on_round(51, failed)
+    assert "step      50  loss 7.2500, 00:00 left" in sys.stderr.getvalue()
+    assert "step      51" not in sys.stderr.getvalue()
+
+
+def test_each_process_has_a_log_of_its_own(monkeypatch, tmp_path):
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        for index in range(3):
+            monkeypatch.setattr(jax, "process_index", lambda index=index: index)
+            console.log_to_file(str(tmp_path / "train.log"))
+    finally:
+        for handler in set(root.handlers) - set(handlers):
+            root.removeHandler(handler)
+            handler.close()
+        root.setLevel(level)
+    assert {path.name for path in tmp_path.iterdir()} == {"train.log", "train.process_1.log", "train.process_2.log"}
 
 
 def test_a_line_said_stands_above_the_progress_line(monkeypatch):

@@ -7,9 +7,11 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 
 import jax
+import numpy as np
 from absl import logging as absl_logging
 from tqdm import tqdm
 
@@ -34,7 +36,13 @@ def unraisablehook(unraisable) -> None:
 
 
 def log_to_file(path: str) -> None:
-    """Sends this process's log records and warnings to `path`."""
+    """Sends this process's log records and warnings to `path`; of several processes, each has a file of its own.
+
+    Process 2's is run.process_2.log where the first one's is run.log.
+    """
+    if index := jax.process_index():
+        base, extension = os.path.splitext(path)
+        path = f"{base}.process_{index}{extension}"
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s"))
@@ -67,10 +75,11 @@ def counter(name: str, total: int | None = None, unit: str = "example") -> tqdm:
 
 
 class Progress:
-    """The progress line: steps done, nats per target token, tokens per second, time left.
+    """The progress line on a terminal: steps done, nats per target token, tokens per second, time left.
 
     A step's loss is looked at only once the next step has been started, and twice a second at most, so that
-    watching costs no time. Where the output is not a terminal, nothing is drawn; `say` still prints.
+    watching costs no time. Where the output is not a terminal, each round's numbers are a line of their own; the log
+    file gets these lines in any case.
 
     Args:
       total, initial: steps of the whole run, and those already done.
@@ -82,9 +91,10 @@ class Progress:
         self._bar = tqdm(
             total=total, initial=initial, desc=name, unit="step", disable=not shown, dynamic_ncols=True, leave=False
         )
-        self._shown = shown
+        self._shown, self._total, self._initial = shown, total, initial
         self._previous: dict | None = None
-        self._last_look, self._last_step = time.time(), initial
+        self._started, self._last_step = time.time(), initial
+        self._last_look = self._started
 
     def on_step(self, step: int, metrics: dict) -> None:
         """Called after each step was started, with the number of steps done and that step's metrics."""
@@ -99,5 +109,39 @@ class Progress:
         loss = float(previous["nats_per_token"].compute())
         self._bar.set_postfix_str(f"loss {loss:.3f} nats/token, {tokens:,.0f} target tokens/s", refresh=False)
 
+    def on_round(self, step: int, summary: Future) -> None:
+        """Called after a round of steps with the future of its metrics: says them once they are known.
+
+        An error in computing them is left to whoever waits for the future.
+        """
+
+        def report(done: Future) -> None:
+            if done.exception() is None:
+                seconds = (time.time() - self._started) / (step - self._initial) * (self._total - step)
+                line = f"step {step:>7,}  {describe_round(done.result())}, {tqdm.format_interval(seconds)} left"
+                if self._shown:
+                    absl_logging.info(line)
+                else:
+                    say(line)
+
+        summary.add_done_callback(report)
+
     def close(self) -> None:
         self._bar.close()
+
+
+def describe_round(metrics: Mapping) -> str:
+    """Returns the loss, learning rate and speed of a training round, of {name: clu.values.Value}; what it has of them.
+
+    The loss is that of a token, where the model gives it, as in the progress line.
+    """
+    formats = {
+        "nats_per_token": "loss {:.4f} nats/token",
+        "learning_rate/current": "learning rate {:.3g}",
+        "timing/target_tokens_per_second": "{:,.0f} target tokens/s",
+    }
+    if "nats_per_token" not in metrics:
+        formats = {"loss": "loss {:.4f}", **formats}
+    return ", ".join(
+        text.format(float(np.asarray(metrics[name].value))) for name, text in formats.items() if name in metrics
+    )

@@ -1,0 +1,88 @@
+"""Checksums of a checkpoint's arrays, in it as `checkpoint_<step>/checksums/checksums.json`: {name: number or null}.
+
+They are of the values and not of the files, computed where the arrays are: on the devices, before a save and after a
+restore. So no byte is read twice, whatever the store; they do not depend on how an array is divided among devices
+and processes; and they cover what happens between the devices' memory and the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+
+ITEM = "checksums"
+FILE_NAME = "checksums.json"
+
+
+def handler() -> ocp.CheckpointHandler:
+    """Returns what writes and reads the file, as an item of an Orbax checkpoint."""
+    return ocp.JsonCheckpointHandler(FILE_NAME)
+
+
+def of_arrays(arrays: Mapping[str, Any]) -> dict[str, int | None]:
+    """Returns {name: checksum} of {name: array}; None for what JAX cannot hold as it is, such as int64.
+
+    Of several processes all must call it, with the same names.
+    """
+    sums = {name: checksum(x) if is_held(x) else None for name, x in arrays.items()}
+    return {name: None if x is None else int(x) for name, x in sums.items()}
+
+
+def is_held(x: Any) -> bool:
+    return isinstance(x, jax.Array) or (isinstance(x, np.ndarray) and x.dtype.itemsize <= 4)
+
+
+@jax.jit
+def checksum(x: jax.Array) -> jax.Array:
+    """Returns the sum of an array's bits, each element's times an odd number that depends on its place, modulo 2^32.
+
+    Any change of one element changes it, as an odd factor has an inverse; any other damage does but for one time in
+    2^32. A sum of integers is the same in whatever order, so XLA may compute it in parts wherever they are.
+
+    Args:
+      x: of any shape and dtype.
+    """
+    bits = jax.lax.bitcast_convert_type(x.astype(jnp.uint8) if x.dtype == jnp.bool_ else x, word(x.dtype))
+    place = jnp.zeros(bits.shape, jnp.uint32)
+    for axis in range(bits.ndim):
+        stride = math.prod(bits.shape[axis + 1 :]) % 2**32
+        place += jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis) * jnp.uint32(stride)
+    place = (place ^ (place >> 16)) * jnp.uint32(0x85EBCA6B)  # MurmurHash3's finalizer, one round of it
+    factor = (place ^ (place >> 13)) | jnp.uint32(1)
+    return jnp.sum(bits.astype(jnp.uint32) * factor, dtype=jnp.uint32)
+
+
+def word(dtype: Any) -> Any:
+    """Returns the unsigned type to see a dtype's bits as; of 8 bytes, twice the words."""
+    return {1: jnp.uint8, 2: jnp.uint16}.get(jnp.dtype(dtype).itemsize, jnp.uint32)
+
+
+def read(path: str) -> dict[str, int | None] | None:
+    """Returns a checkpoint's checksums; None for one without, such as T5X's."""
+    file = epath.Path(os.fspath(path)) / ITEM / FILE_NAME
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def check_names(expected: Mapping[str, int | None] | None, names: set[str]) -> None:
+    """Raises ValueError unless a checkpoint has the arrays that were saved in it."""
+    if expected is not None and expected.keys() != names:
+        changed = sorted(expected.keys() ^ names)
+        raise ValueError(f"its list of arrays is not what was saved: {len(changed)} differ, {changed[0]} for one")
+
+
+def check(expected: Mapping[str, int | None] | None, arrays: Mapping[str, jax.Array]) -> None:
+    """Raises ValueError that names the first of the arrays that is not what was saved."""
+    if expected is None:
+        return
+    wrong = [name for name, found in of_arrays(arrays).items() if expected[name] not in (None, found)]
+    if wrong:
+        raise ValueError(f"{len(wrong)} of {len(arrays)} arrays are not what was saved (checksums), {wrong[0]} for one")
