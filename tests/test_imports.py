@@ -25,7 +25,7 @@ ROOMS = {
 ALLOWED = {"t5xpg.base"}  # to the engine and to base itself
 # Of the engine, lowest first: a module imports only what stands before it.
 ENGINE_LAYERS = (
-    ("embedded.contract",),
+    ("embedded.contract", "embedded.checksums"),
     ("binary_search", "embedded.beams", "embedded.masks"),
     ("losses", "metrics", "decoding", "optimizers"),
     ("embedded.learning_rates", "embedded.periods", "embedded.loss_watch", "embedded.signals", "embedded.actions"),

@@ -1,6 +1,7 @@
 """Saving and restoring: layout, what is kept, dtypes, name maps, and errors that say what to do."""
 
 import functools
+import json
 import os
 import re
 import zipfile
@@ -15,7 +16,7 @@ from flax import serialization
 from golden import record_legacy_checkpoint
 
 from t5x import adafactor, checkpoints, models, partitioning, utils
-from t5x.embedded import checkpoint_paths, initialization
+from t5x.embedded import checkpoint_paths, checkpoint_readers, initialization
 from t5x.examples.t5 import network
 
 SHAPES = {"encoder_input_tokens": (2, 8), "decoder_input_tokens": (2, 4), "decoder_target_tokens": (2, 4)}
@@ -384,6 +385,48 @@ def test_a_damaged_file_is_named_and_nothing_is_half_loaded(make, state, tmp_pat
         file.write_bytes(content)
     assert refused > len(files) // (5 if layout == "legacy" else 1) // 2
     assert_equal(restore(make, path), whole)
+
+
+def test_a_flipped_bit_is_never_read_as_a_weight(make, state, tmp_path):
+    """An array of random numbers is stored as it is, compression or not: it can be found in the file."""
+    path = save(make, tmp_path, state)
+    file = max(Path(path, "state", "ocdbt.process_0", "d").iterdir(), key=lambda file: file.stat().st_size)
+    content = file.read_bytes()
+    arrays = [np.asarray(x).tobytes() for x in jax.tree.leaves(state.params)]
+    places = [place for x in arrays if len(x) >= 1024 and (place := content.find(x)) >= 0]
+    assert places
+    for i, place in enumerate(place + offset for place in places for offset in (0, 501, 1023)):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1 << i % 8]) + content[place + 1 :])
+        with pytest.raises(
+            checkpoints.DamagedCheckpointError, match=rf"{path} cannot be read: 1 of .*checksums.*target/"
+        ):
+            restore(make, path)
+    file.write_bytes(content)
+    assert_equal(restore(make, path), state)
+
+
+def test_checksums_say_which_array_is_not_what_was_saved(make, state, tmp_path):
+    path = save(make, tmp_path, state)
+    file = Path(path, "checksums", "checksums.json")
+    sums = json.loads(file.read_text())
+    assert sums.keys() == {name for name, x in checkpoints.flatten(state.state_dict()).items() if x is not None}
+    name = "target/token_embedder/embedding"
+    file.write_text(json.dumps({**sums, name: sums[name] + 1}))
+    with pytest.raises(checkpoints.DamagedCheckpointError, match=f"1 of .* not what was saved .checksums., {name}"):
+        restore(make, path)
+    file.write_text(json.dumps({**sums, "target/lost": 1}))
+    with pytest.raises(checkpoints.DamagedCheckpointError, match="1 differ, target/lost for one"):
+        restore(make, path)
+    file.unlink()  # T5X's own have none
+    assert_equal(restore(make, path), state)
+
+
+def test_arrays_are_cast_as_numpy_casts_them_however_many_at_a_time(make, state, tmp_path, monkeypatch):
+    path = save(make, tmp_path, state)
+    monkeypatch.setattr(checkpoint_readers, "GROUP_BYTES", 3000)  # several arrays, or one larger one
+    for name, value in checkpoints.flatten(restore(make, path, dtype="bfloat16").state_dict()["target"]).items():
+        stored = np.asarray(checkpoints.flatten(state.params)[name])
+        np.testing.assert_array_equal(value, stored.astype(jnp.bfloat16), err_msg=name, strict=True)
 
 
 def test_configurations_check_their_values():

@@ -1,7 +1,7 @@
 """Saves and restores train states: `checkpoint_<step>/state/…`, and `dataset/…` where the data's position is kept.
 
 A checkpoint is written next to its final name and renamed when it is whole; `commit_success.txt` marks it so. All
-classes write this layout, which T5X writes with Orbax, and read both it and the legacy one.
+classes write this layout, which T5X writes with Orbax, and `checksums/` besides, and read both it and the legacy one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import gin
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
 from t5x.checkpoint_importer import LazyArray
+from t5x.embedded import checksums
 from t5x.embedded.best_checkpoints import KeepBest, populate_metrics_for_steps
 from t5x.embedded.checkpoint_datasets import (
     DatasetArgs,
@@ -78,6 +78,11 @@ class RestoreStateTransformationFn(Protocol):
     """
 
     def __call__(self, state_dict: Mapping, target_state_dict: Mapping, *, is_resuming: bool = False) -> Mapping: ...
+
+
+def cast(tree: Any, dtype: Any) -> Any:
+    """Returns a tree of arrays in this dtype; those that have it are themselves."""
+    return jax.tree.map(lambda x: x if x.dtype == dtype else x.astype(dtype), tree)
 
 
 def get_local_data(x):
@@ -146,6 +151,7 @@ class OrbaxCheckpointManagerInterface:
     def _manager(self) -> ocp.CheckpointManager:
         """Orbax's, made when it is needed: it makes the folder and removes what is unfinished in it."""
         handlers: dict[str, Any] = {"state": ocp.PyTreeCheckpointHandler(use_ocdbt=True)}
+        handlers[checksums.ITEM] = checksums.handler()
         if self._dataset_iterator is not None:
             file_name = dataset_file_name(self._layout)
             handlers["dataset"] = DatasetCheckpointHandler(file_name, self._should_write_dataset_ckpt)
@@ -187,12 +193,11 @@ class OrbaxCheckpointManagerInterface:
         names: Mapping[str, Any] = unflatten({name: name if has_value(x) else x for name, x in flatten(state).items()})
         for fn in state_transformation_fns:
             state, names = fn(state, names)
-        dtypes = {"target": None if self._save_dtype is None else jnp.dtype(self._save_dtype)}
-        save_args = {
-            key: jax.tree.map(lambda _, dtype=dtypes.get(key): ocp.SaveArgs(dtype=dtype), tree)
-            for key, tree in state.items()
-        }
-        items: dict[str, Any] = {"state": ocp.args.PyTreeSave(state, save_args=save_args)}
+        if self._save_dtype is not None:
+            state = {**state, "target": cast(state["target"], self._save_dtype)}
+        items: dict[str, Any] = {"state": ocp.args.PyTreeSave(state)}
+        leaves = {name: x for name, x in flatten(state).items() if has_value(x)}
+        items[checksums.ITEM] = ocp.args.JsonSave(checksums.of_arrays(leaves))
         if self._dataset_iterator is not None:
             items["dataset"] = DatasetArgs(self._dataset_iterator)
         with self._naming_failure():

@@ -8,8 +8,9 @@ folder for each large array.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -19,7 +20,10 @@ import tensorstore as ts
 from etils import epath
 from flax import serialization, traverse_util
 
+from t5x.embedded import checksums
 from t5x.embedded.checkpoint_paths import LEGACY_INDEX, describe_steps
+
+GROUP_BYTES = 2**30  # read at a time where arrays are cast: what is needed beyond the result
 
 
 class DamagedCheckpointError(ValueError):
@@ -52,17 +56,48 @@ class OrbaxReader:
         self._handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True)
         with naming_damage(path):
             self.arrays: Mapping[str, Any] = flatten(self._handler.metadata(self._folder).tree)
+            self._checksums = checksums.read(path)
+            checksums.check_names(self._checksums, {name for name, x in self.arrays.items() if hasattr(x, "shape")})
 
     def read(self, wanted: Mapping[str, tuple[jax.sharding.Sharding, Any]]) -> dict[str, jax.Array]:
-        """Returns {name: array} for {name: (sharding, dtype or None to keep the stored one)}."""
-        restore_args = {
-            name: ocp.ArrayRestoreArgs(sharding=sharding, dtype=dtype) for name, (sharding, dtype) in wanted.items()
-        }
+        """Returns {name: array} for {name: (sharding, dtype or None to keep the stored one)}.
+
+        Raises:
+          DamagedCheckpointError: a file cannot be read, or an array is not what its checksum says was saved.
+        """
+        kept = {n: sharding for n, (sharding, dtype) in wanted.items() if dtype in (None, self.arrays[n].dtype)}
+        arrays = self._read_stored(kept) if kept else {}
+        # Checksums are of the stored values, so others are cast after they were read, a few at a time.
+        for names in in_groups({name: self.arrays[name] for name in wanted if name not in kept}, GROUP_BYTES):
+            stored = self._read_stored({name: wanted[name][0] for name in names})
+            arrays |= {name: x.astype(wanted[name][1]) for name, x in stored.items()}
+        return arrays
+
+    def _read_stored(self, wanted: Mapping[str, jax.sharding.Sharding]) -> dict[str, jax.Array]:
+        """Returns {name: array as stored} for {name: sharding}."""
+        restore_args = {name: ocp.ArrayRestoreArgs(sharding=sharding) for name, sharding in wanted.items()}
         args = ocp.args.PyTreeRestore(
             item=unflatten(dict.fromkeys(wanted, 0)), restore_args=unflatten(restore_args), partial_restore=True
         )
         with naming_damage(self._path), ocp.Checkpointer(self._handler) as checkpointer:
-            return flatten(checkpointer.restore(self._folder, args=args))
+            arrays = flatten(checkpointer.restore(self._folder, args=args))
+            checksums.check(self._checksums, arrays)
+        return arrays
+
+
+def in_groups(arrays: Mapping[str, Any], max_bytes: int) -> Iterator[list[str]]:
+    """Yields the names in groups of at most `max_bytes`, or of one array that is larger by itself."""
+    group: list[str] = []
+    size = 0
+    for name, x in arrays.items():
+        num_bytes = math.prod(x.shape) * np.dtype(x.dtype).itemsize
+        if group and size + num_bytes > max_bytes:
+            yield group
+            group, size = [], 0
+        group.append(name)
+        size += num_bytes
+    if group:
+        yield group
 
 
 class LegacyReader:
