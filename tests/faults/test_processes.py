@@ -1,17 +1,15 @@
-"""One run in two processes: the numbers of one process, checkpoints for any number, and stopping together."""
+"""One run in two processes: the numbers of one process, checkpoints for any number, and ending together."""
 
 import os
 import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
-from command import run_t5xpg
+from command import run_t5xpg, start_t5xpg
 from conftest import TESTS
 
 from t5x import checkpoints
@@ -21,31 +19,46 @@ from t5xpg import Model
 TIMEOUT = 600  # seconds; a machine with two busy cores needs some of it
 
 
-def start_two(tmp_path, *arguments) -> list[subprocess.Popen]:
-    """Starts both processes of a run of tests/micro.gin; what they print goes to process_<i>.log."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    flags = ["--multiprocess_gpu", f"--coordinator_address=localhost:{port}", "--process_count=2"]
-    command = [sys.executable, "-m", "t5xpg", "train", TESTS / "micro.gin", *arguments, *flags]
-    processes = []
-    for index in range(2):
-        with open(tmp_path / f"process_{index}.log", "w", encoding="utf-8") as output:
-            process = subprocess.Popen(
-                [*map(str, command), f"--process_index={index}"], stdout=output, stderr=output, cwd=TESTS.parent
-            )
-        processes.append(process)
-    return processes
+class Two:
+    """Both processes of a run; what they print goes to process_<i>.log."""
 
+    def __init__(self, folder, *words, verb: str = "train"):
+        with socket.socket() as probe:
+            probe.bind(("localhost", 0))
+            port = probe.getsockname()[1]
+        flags = ["--multiprocess_gpu", f"--coordinator_address=localhost:{port}", "--process_count=2"]
+        self.logs = [folder / f"process_{index}.log" for index in range(2)]
+        self.processes = []
+        for index, log in enumerate(self.logs):
+            log.touch()
+            one = start_t5xpg(verb, *words, *flags, f"--process_index={index}", stdout=log, stderr=log)
+            self.processes.append(one)
 
-def wait_for(processes, tmp_path) -> tuple[list[int], str]:
-    """Returns the exit statuses, and what both processes printed."""
-    try:
-        statuses = [process.wait(TIMEOUT) for process in processes]
-    finally:
-        for process in processes:
+    @property
+    def output(self) -> str:
+        return "\n".join(log.read_text() for log in self.logs)
+
+    def wait_until(self, condition) -> None:
+        deadline = time.time() + TIMEOUT
+        while not condition() and all(p.is_alive() for p in self.processes) and time.time() < deadline:
+            time.sleep(0.1)
+        assert condition(), self.output
+
+    def end(self, timeout: float = TIMEOUT) -> list[int]:
+        """Waits for both and returns their exit statuses."""
+        deadline = time.time() + timeout
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.time()))
+        left = [index for index, process in enumerate(self.processes) if process.is_alive()]
+        for process in self.processes:
             process.kill()
-    return statuses, "\n".join((tmp_path / f"process_{index}.log").read_text() for index in range(2))
+            process.join()
+        assert not left, f"Of the processes, {left} go on after {timeout} s. {self.output}"
+        return [process.exitcode for process in self.processes]
+
+
+def train_two(folder, *arguments) -> Two:
+    return Two(folder, TESTS / "micro.gin", *arguments)
 
 
 def curve(folder) -> dict[tuple[str, int], float]:
@@ -69,10 +82,9 @@ def params_at(model_dir, step: int) -> dict[str, np.ndarray]:
 def two_processes(tmp_path_factory, corpus):
     """A finished run of two processes with dropout: its MODEL_DIR."""
     folder = tmp_path_factory.mktemp("two")
-    processes = start_two(folder, f"FILES={corpus}", f"MODEL_DIR={folder}/run", "DROPOUT_RATE=0.1")
-    statuses, output = wait_for(processes, folder)
-    assert statuses == [0, 0], output
-    assert "on 2 cpu devices" in output
+    two = train_two(folder, f"FILES={corpus}", f"MODEL_DIR={folder}/run", "DROPOUT_RATE=0.1")
+    assert two.end() == [0, 0], two.output
+    assert "on 2 cpu devices" in two.output
     return folder / "run"
 
 
@@ -98,14 +110,10 @@ def test_sigterm_to_one_stops_both_at_a_step_that_any_number_goes_on_from(two_pr
     model_dir = tmp_path / "run"
     shutil.copytree(two_processes, model_dir)
     arguments = (f"FILES={corpus}", f"MODEL_DIR={model_dir}", "DROPOUT_RATE=0.1")
-    processes = start_two(tmp_path, *arguments, "TRAIN_STEPS=1000000")
-    deadline = time.time() + TIMEOUT
-    while checkpoints.all_steps(str(model_dir))[-1] < 30 and time.time() < deadline:
-        if any(process.poll() is not None for process in processes):
-            break
-        time.sleep(0.2)
-    processes[1].send_signal(signal.SIGTERM)
-    statuses, output = wait_for(processes, tmp_path)
+    two = train_two(tmp_path, *arguments, "TRAIN_STEPS=1000000", "train_script.train.train_eval_dataset_cfg=None")
+    two.wait_until(lambda: checkpoints.all_steps(str(model_dir))[-1] >= 30)
+    os.kill(two.processes[1].pid, signal.SIGTERM)
+    statuses, output = two.end(), two.output
     assert statuses == [128 + signal.SIGTERM] * 2, output
     assert f"Continuing from step 20 ({model_dir}/checkpoint_20)" in output
     step = int(re.search(r"Stopped at step ([\d,]+): saved", output)[1].replace(",", ""))
@@ -121,8 +129,52 @@ def test_sigterm_to_one_stops_both_at_a_step_that_any_number_goes_on_from(two_pr
 
 def test_a_folder_in_use_refuses_both(corpus, tmp_path):
     with folder_lock.lock_folder(str(tmp_path / "run")):
-        processes = start_two(tmp_path, f"FILES={corpus}", f"MODEL_DIR={tmp_path}/run")
-        statuses, output = wait_for(processes, tmp_path)
-    assert statuses == [1, 1], output
-    assert "Another run, process" in output and "Process 0 could not lock MODEL_DIR" in output
+        two = train_two(tmp_path, f"FILES={corpus}", f"MODEL_DIR={tmp_path}/run")
+        assert two.end() == [1, 1], two.output
+    assert "t5xpg: error: Another run, process" in two.output and "Traceback" not in two.output
+    assert re.search("process [01] of 2 failed first: (Another run, process|Process 0 could not lock)", two.output)
     assert not os.path.exists(tmp_path / "run" / "model-info.txt")
+
+
+KILLS = {  # verb: (what it is called with, what it says when it is under way, which process is killed)
+    "train": (["tests/micro.gin", "MODEL_DIR={tmp}/run", "TRAIN_STEPS=1000000"], "step       5  loss", 1),
+    "eval": (["configs/byt5_tiny_eval.gin", "CHECKPOINT_PATH={run}", "EVAL_OUTPUT_DIR={tmp}/out"], "Evaluating ", 0),
+    "infer": (["configs/byt5_tiny_infer.gin", "CHECKPOINT_PATH={run}", "INFER_OUTPUT_DIR={tmp}/out"], "Restored ", 1),
+}
+
+
+@pytest.mark.parametrize("verb", KILLS)
+def test_kill_9_of_one_ends_both_and_is_named(two_processes, corpus, pairs, tmp_path, verb):
+    words, under_way, killed = KILLS[verb]
+    words = [word.format(tmp=tmp_path, run=two_processes / "checkpoint_20") for word in words]
+    if verb == "train":
+        words += [f"FILES={corpus}"]
+    else:
+        words += [TESTS / "micro_model.gin", f"FILES={pairs}", "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 16}"]
+    two = Two(tmp_path, *words, verb=verb)
+    two.wait_until(lambda: under_way in two.output)
+    two.processes[killed].kill()
+    other = 1 - killed
+    statuses = two.end(30)
+    assert statuses[killed] == -signal.SIGKILL and statuses[other] == 1, two.output
+    last = two.logs[other].read_text().splitlines()[-1]
+    assert last.startswith(f"t5xpg: error: process {killed} of 2 failed first: it ended without a word"), two.output
+
+
+def test_the_error_of_one_is_the_last_line_of_both(corpus, tmp_path):
+    words = (f"FILES={corpus}", f"MODEL_DIR={tmp_path}/run", "train_script.train.get_dataset_fn=@stalling.get_dataset")
+    two = Two(tmp_path, TESTS / "stalling.gin", *words, "stalling.get_dataset.fails_in=1")
+    assert two.end() == [1, 1], two.output
+    first, second = (log.read_text().splitlines()[-1] for log in two.logs)
+    assert second == "t5xpg: error: the data of shard 1 are gone", two.output
+    assert first == "t5xpg: error: process 1 of 2 failed first: the data of shard 1 are gone", two.output
+    assert {"train.log", "train.process_1.log"} <= set(os.listdir(tmp_path / "run"))
+
+
+def test_sigterm_to_one_ends_both_while_they_wait_for_data(corpus, tmp_path):
+    words = (f"FILES={corpus}", f"MODEL_DIR={tmp_path}/run", "train_script.train.get_dataset_fn=@stalling.get_dataset")
+    two = Two(tmp_path, TESTS / "stalling.gin", *words, "train_script.train.stats_period=1")
+    two.wait_until(lambda: "step       3  loss" in two.output)
+    os.kill(two.processes[1].pid, signal.SIGTERM)
+    assert two.end(30) == [128 + signal.SIGTERM] * 2, two.output
+    assert "process 1 of 2 failed first: Stopped by SIGTERM" in two.logs[0].read_text()

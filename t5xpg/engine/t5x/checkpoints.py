@@ -239,6 +239,9 @@ class OrbaxCheckpointManagerInterface:
             fallback_state,
         )
 
+    def is_saving_in_progress(self) -> bool:
+        return self._manager.is_saving_in_progress()
+
     def wait_until_finished(self) -> None:
         with self._naming_failure():
             self._manager.wait_until_finished()

@@ -12,7 +12,7 @@ import seqio
 from jax.experimental import multihost_utils
 
 from t5x import gin_utils, models, utils
-from t5x.embedded import console, datasets, evaluation, initialization
+from t5x.embedded import console, datasets, evaluation, initialization, peers
 from t5x.embedded.checkpoint_configs import RestoreCheckpointConfig
 from t5x.embedded.contract import refuse_missing
 from t5x.embedded.evaluation import InferenceEvaluator
@@ -103,6 +103,7 @@ def evaluate(
             )
         done_file = os.path.join(output_dir, f"eval.{dataset_cfg.mixture_or_task_name}.ckpt")
         init_rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
+        stack.enter_context(peers.reporting())
         for path in checkpoints_to_evaluate(restore_checkpoint_cfg, done_file):
             console.say(f"Evaluating {path}")
             state, _ = utils.create_checkpoint_manager_and_restore(

@@ -20,7 +20,7 @@ import tensorflow as tf
 from jax.experimental import multihost_utils
 
 from t5x import gin_utils, models, utils
-from t5x.embedded import console, datasets, inference, initialization, vocabulary_check
+from t5x.embedded import console, datasets, inference, initialization, vocabulary_check, waiting
 from t5x.embedded.checkpoint_configs import RestoreCheckpointConfig
 from t5x.embedded.contract import refuse_missing
 from t5x.embedded.inference_files import (  # T5X's names for gin: infer_script.write_inferences_to_file, …
@@ -265,7 +265,8 @@ class ChunkRunner:
         done = self._start(files, plan)
         written, count = None, 0
         with ThreadPoolExecutor(max_workers=1) as pool, console.counter(f"infer {task.name}") as self._bar:
-            for index, (examples, features) in enumerate(data.chunks(task, done), done):
+            chunks = waiting.Batches(data.chunks(task, done).__next__, task.name)
+            for index, (examples, features) in enumerate(chunks, done):
                 result = self._infer(features.enumerate(), rng=jax.random.fold_in(jax.random.PRNGKey(0), index))
                 pairs, aux = result if isinstance(result, tuple) else (result, {})
                 outputs = [output for _, output in pairs]

@@ -12,7 +12,6 @@ import gc
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import wait
 
 import jax
 import numpy as np
@@ -31,8 +30,10 @@ from t5x.embedded import (
     initialization,
     loss_watch,
     model_info,
+    peers,
     run_changes,
     signals,
+    waiting,
 )
 from t5x.embedded.checkpoint_configs import CheckpointConfig, SaveCheckpointConfig
 from t5x.embedded.contract import refuse_missing
@@ -168,8 +169,10 @@ def train(
         summarize_config_fn(model_dir, metrics_manager.summary_writer, step)
         metrics_manager.write_scalar("timing/init_or_restore_seconds", time.time() - started, step)
         run = TrainingRun(trainer, manager, schedule, train_iter, eval_datasets, actions or {}, model_dir)
-        run.save_fns = checkpoint_cfg.save.state_transformation_fns if checkpoint_cfg.save else ()
-        with closing:
+        run.save_cfg = checkpoint_cfg.save
+        if get_dataset_fn is utils.get_dataset:
+            run.explain_waits(train_dataset_cfg, layout, train_eval_dataset_cfg)
+        with closing, peers.reporting():
             if evaluator:
                 run.decode_with(evaluator, initializer.train_state_axes, concurrent_metrics)
             return run.run(step, run_eval_before_training)
@@ -186,9 +189,17 @@ class TrainingRun:
         self._train_iter, self._eval_datasets = train_iter, eval_datasets
         self._actions = {trainer_lib.ActionMode[mode]: chosen for mode, chosen in actions.items()}
         self._model_dir = model_dir
-        self.save_fns: Sequence[checkpoints.SaveStateTransformationFn] = ()
+        self.save_cfg: SaveCheckpointConfig | None = None
+        self._why_no_example: Callable[[], str | None] | None = None
         self._decode: Callable | None = None
         self._loss_watch = loss_watch.LossWatch()
+
+    def explain_waits(self, train_cfg: datasets.DatasetConfig, layout, eval_cfg: datasets.DatasetConfig | None) -> None:
+        """Lets the run look into its data, as utils.get_dataset reads them, where a first batch does not come."""
+        why = functools.partial(datasets.why_no_example, train_cfg, layout.shard_id, layout.num_shards)
+        self._train_iter.wait_as("the training data", why)
+        if eval_cfg is not None:
+            self._why_no_example = functools.partial(datasets.why_no_example, eval_cfg, 0, 1)
 
     def decode_with(self, evaluator: evaluation.InferenceEvaluator, train_state_axes, concurrent: bool) -> None:
         """Makes evaluations decode too; unless `concurrent`, training waits for the scores."""
@@ -204,43 +215,53 @@ class TrainingRun:
             return step, trainer.train_state
         if schedule.save_period:
             self._save(step)
-        first_batch = self._train_iter.peek_async()
+        self._train_iter.start()
         self._compile()
-        if wait([first_batch], timeout=60).not_done:
-            console.say("No batch after a minute of reading. `t5xpg check` tells whether any row makes an example.")
-        first_batch.result()
+        self._train_iter.peek()
 
         first, started = step, time.time()
         progress = console.Progress(schedule.total_steps, step)
-        with (
-            signals.stop_on_signal(trainer) as received,
-            contextlib.closing(progress),
-            manual_gc(schedule),
-            self._saving_if_preempted(),
-        ):
+        with signals.finishing(), contextlib.closing(progress), manual_gc(schedule), self._saving_if_preempted():
 
             def on_step(done: int, metrics: Mapping) -> None:
                 progress.on_step(done, metrics)
-                signals.stop_together(trainer, received, done)
+                trainer.stop_training |= signals.stops_after(done)
 
             trainer.on_step = on_step
-            while step < schedule.total_steps and not trainer.stop_training:
-                target = schedule.next_stop(step)
-                summary = trainer.train(self._train_iter, target - step, step)
-                step = int(trainer.train_state.step)
-                progress.on_round(step, summary)
-                self._loss_watch.look(summary, trainer.train_state, step)
-                self._run_actions("TRAIN", {TRAIN_METRIC_KEY: summary})
-                if schedule.collects_garbage_at(step):
-                    gc.collect()
-                if schedule.saves_at(step) or trainer.stop_training:
-                    self._save(step)
-                if schedule.evaluates_at(step) and not received:
-                    self._evaluate(step)
-            if trainer.stop_training:  # an evaluation, or a signal during it, may have stopped training before a save
+            try:
+                while step < schedule.total_steps and not trainer.stop_training:
+                    step = self._run_round(step, progress)
+            except signals.Interrupted:
+                if jax.process_count() > 1:  # the others are in a step that they cannot finish alone
+                    raise
+            step = int(trainer.train_state.step)
+            if trainer.stop_training or signals.stopping():  # perhaps before a save was due
                 self._save(step)
-        self._report_end(step, step - first, time.time() - started, received)
+            self._report_end(step, step - first, time.time() - started)
         return step, trainer.train_state
+
+    def _run_round(self, step: int, progress: console.Progress) -> int:
+        """Trains up to the next stop and does what is due there; returns the step."""
+        trainer, schedule = self._trainer, self._schedule
+        summary = trainer.train(self._train_iter, schedule.next_stop(step) - step, step)
+        step = int(trainer.train_state.step)
+        progress.on_round(step, summary)
+        self._loss_watch.look(summary, trainer.train_state, step)
+        self._run_actions("TRAIN", {TRAIN_METRIC_KEY: summary})
+        if schedule.collects_garbage_at(step):
+            gc.collect()
+        if schedule.saves_at(step) or trainer.stop_training:
+            self._save(step)
+        if schedule.evaluates_at(step) and not signals.stopping():
+            if jax.process_count() > 1:  # they cannot give up together; where the step is saved, they may end at once
+                with signals.finishing(lambda: not schedule.saves_at(step) or self._is_saving()):
+                    self._evaluate(step)
+            else:
+                waiting.run(functools.partial(self._evaluate, step))
+        return step
+
+    def _is_saving(self) -> bool:
+        return self._manager is not None and self._manager.is_saving_in_progress()
 
     def _compile(self) -> None:
         tick = time.time()
@@ -248,12 +269,14 @@ class TrainingRun:
         console.say(f"Compiled the training step in {time.time() - tick:.1f} s")
 
     def _save(self, step: int) -> None:
-        if self._manager is None:
+        if self._manager is None or self.save_cfg is None:
             return
+        if self.save_cfg.save_dataset and self._train_iter.reading:
+            return  # a signal ended the wait for a batch, and where that leaves the data cannot be known
         self._loss_watch.check(self._trainer.train_state, step)
         tick = time.time()
         self._trainer.flush_metrics()  # which of the checkpoints are best is read from the event files
-        if self._manager.save(self._trainer.train_state, self.save_fns):
+        if self._manager.save(self._trainer.train_state, self.save_cfg.state_transformation_fns):
             self._trainer.train_metrics_manager.write_scalar("timing/checkpoint_seconds", time.time() - tick, step)
             logging.info("Saving %s", checkpoints.checkpoint_path(self._model_dir, step))
 
@@ -269,7 +292,9 @@ class TrainingRun:
     def _evaluate(self, step: int) -> None:
         if self._eval_datasets:
             state = self._trainer.train_state
-            metrics_by_task = evaluation.evaluate_with_teacher(self._trainer, state, self._eval_datasets)
+            metrics_by_task = evaluation.evaluate_with_teacher(
+                self._trainer, state, self._eval_datasets, self._why_no_example
+            )
             evaluation.write_results(os.path.join(self._model_dir, EVAL_RESULTS_NAME), step, metrics_by_task)
             self._run_actions("TRAIN_EVAL", metrics_by_task)
         if self._decode:
@@ -284,16 +309,17 @@ class TrainingRun:
         if self._actions.get(key):
             self._trainer.stop_training |= run_actions(key, self._actions, state, metrics_by_task)
 
-    def _report_end(self, step: int, num_steps: int, seconds: float, received: list[int]) -> None:
+    def _report_end(self, step: int, num_steps: int, seconds: float) -> None:
         if self._manager is not None:
             self._manager.wait_until_finished()
         saved = checkpoints.latest_step(self._model_dir)
         kept = f"step {saved:,} is in {self._model_dir}" if saved is not None else "no checkpoint is there"
-        if received:
+        if number := signals.stopping():
             path = checkpoints.checkpoint_path(self._model_dir, step)
             told = f" at step {step:,}: saved {path}; the same command continues from there."
-            console.say("Stopped" + (told if saved == step else f"; the last steps were not saved, and {kept}."))
-            raise SystemExit(128 + received[0])
+            signals.say_once("Stopped" + (told if saved == step else f"; the last steps were not saved, and {kept}."))
+            signals.end_within(30, 128 + number)  # for the last scores, and for what was left behind
+            raise SystemExit(128 + number)
         lost = "" if saved == step else "the last of them were not saved, and "
         console.say(f"Trained {num_steps:,} steps in {seconds:,.0f} s; {lost}{kept}")
 

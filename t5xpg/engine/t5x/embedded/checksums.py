@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from etils import epath
+
+from t5xpg.base import files
 
 ITEM = "checksums"
 FILE_NAME = "checksums.json"
@@ -79,8 +80,8 @@ def weighted_sum(words: Any, xp: Any, reduce: Callable) -> Any:
 
 def read(path: str) -> dict[str, int | None] | None:
     """Returns a checkpoint's checksums; None for one without, such as T5X's."""
-    file = epath.Path(os.fspath(path)) / ITEM / FILE_NAME
-    return json.loads(file.read_text()) if file.exists() else None
+    file = os.path.join(path, ITEM, FILE_NAME)
+    return json.loads(files.read_text(file)) if files.exists(file) else None
 
 
 def check_names(expected: Mapping[str, int | None] | None, names: set[str]) -> None:

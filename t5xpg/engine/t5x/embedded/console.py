@@ -52,10 +52,10 @@ def log_to_file(path: str) -> None:
     warnings.simplefilter("default")
 
 
-def say(message: str) -> None:
-    """Prints one line above the progress line, from process 0, and logs it."""
+def say(message: str, everywhere: bool = False) -> None:
+    """Prints one line above the progress line, from process 0 or from every one, and logs it."""
     absl_logging.info(message)
-    if jax.process_index() == 0:
+    if everywhere or jax.process_index() == 0:
         tqdm.write(message, file=sys.stderr)
 
 

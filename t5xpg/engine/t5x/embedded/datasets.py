@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import seqio
 import tensorflow as tf
 from clu.data.dataset_iterator import DatasetIterator, PeekableDatasetIterator, TfDatasetIterator
 
+from t5x.embedded import waiting
 from t5xpg.base import run_settings
 
 
@@ -108,17 +109,38 @@ class ShardedDatasetIterator(DatasetIterator):
 
 
 class TrainIterator(PeekableDatasetIterator):
-    """A ShardedDatasetIterator that can start on its first batch early (`peek_async`). Save before, or after that."""
+    """A ShardedDatasetIterator that is waited for by `waiting.Batches`, and can start on its first batch early.
+
+    Save before `start`, or when it is not `reading`.
+    """
 
     def __init__(self, batches: ShardedDatasetIterator):
         super().__init__(batches)
         self.zeros = batches.zeros
         self._local = batches.iterator
+        self.wait_as("the training data")
+
+    def wait_as(self, what: str, explain: Callable[[], str | None] | None = None) -> None:
+        """Names the data where a batch does not come, and says how to find out why; see `waiting.Batches`."""
+        self._batches = waiting.Batches(super().__next__, what, explain)
+
+    def __next__(self) -> dict[str, jax.Array]:
+        return next(self._batches)
+
+    def start(self) -> None:
+        """Begins to read the next batch."""
+        self._batches.start()
+
+    @property
+    def reading(self) -> bool:
+        """Whether a batch is being read, so that the position cannot be saved."""
+        return self._batches.reading
 
     def skip(self, num_batches: int) -> None:
         """Reads and drops `num_batches`, to reach the position of an earlier run without its saved state."""
+        batches = waiting.Batches(self._local.__next__, "the training data, to read past what is done")
         for _ in range(num_batches):
-            next(self._local)
+            next(batches)
 
 
 def prepare_train_iter(
@@ -143,6 +165,40 @@ def prepare_train_iter(
     spec = train_iter.element_spec
     shapes = {name: (data_layout.batch_size, *x.shape[1:]) for name, x in spec.items()}
     return TrainIterator(ShardedDatasetIterator(train_iter, partitioner, shapes))
+
+
+def why_no_example(cfg: DatasetConfig, shard_id: int, num_shards: int) -> str | None:
+    """Returns a line on the first task none of whose rows makes an example; None where each makes one.
+
+    Reads each task until its first example; without one, all of its rows, and those once more to count them.
+    """
+    provider = cfg.mixture_or_task_name
+    provider = seqio.get_mixture_or_task(provider) if isinstance(provider, str) else provider
+    shard = seqio.ShardInfo(index=shard_id, num_shards=num_shards)
+    for task in seqio.get_subtasks(provider):
+        examples = task.get_dataset(
+            sequence_length=cfg.task_feature_lengths,
+            split=cfg.split,
+            use_cached=cfg.use_cached,
+            shuffle=False,
+            shard_info=shard,
+            num_epochs=1,
+            seed=cfg.seed,
+            trim_output_features=cfg.trim_output_features,
+        )
+        if next(iter(examples), None) is not None:
+            continue
+        rows = "no row" if cfg.use_cached else f"none of {count_rows(task, cfg.split, shard):,} rows"
+        return (
+            f"{task.name}: {rows} of its split {cfg.split!r} makes an example. Are FILES, the keys and "
+            "TASK_FEATURE_LENGTHS those that are meant, and what do its preprocessors leave out?"
+        )
+    return None
+
+
+def count_rows(task: seqio.Task, split: str, shard: seqio.ShardInfo) -> int:
+    rows = task.source.get_dataset(split=split, shuffle=False, shard_info=shard)
+    return int(rows.reduce(np.int64(0), lambda count, _: count + 1))
 
 
 def get_zeros_batch_like_spec(batch_spec: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:

@@ -13,7 +13,7 @@ import numpy as np
 import seqio
 
 from t5x import models
-from t5x.embedded import console
+from t5x.embedded import console, waiting
 from t5x.embedded.inference import get_infer_fn
 from t5x.embedded.packing import make_converter
 from t5x.embedded.vocabulary_check import verify_matching_vocabs
@@ -45,7 +45,8 @@ class InferenceEvaluator:
         if verify_matching_vocabs_fn and isinstance(model, models.BaseTransformerModel):
             verify_matching_vocabs_fn(cfg, model)
         logs = {"log_dir": os.path.join(log_dir, "inference_eval")} if log_dir else {"logger_cls": ()}
-        self._evaluator = inference_evaluator_cls(
+        make = functools.partial(
+            inference_evaluator_cls,
             mixture_or_task_name=cfg.mixture_or_task_name,
             feature_converter=make_converter(model.FEATURE_CONVERTER_CLS, pack=False),
             eval_split=cfg.split,
@@ -55,6 +56,7 @@ class InferenceEvaluator:
             use_memory_cache=cfg.use_memory_cache,
             **logs,
         )
+        self._evaluator = waiting.run(make, "the data to evaluate")  # it reads all of them
         self._model, self._partitioner, self._batch_size = model, partitioner, cfg.batch_size
         self._infer_fns: dict[str, Callable] = {}
         self._bar = None
@@ -137,10 +139,18 @@ def say_metrics(step: int, done: Future) -> None:
         console.say(f"step {step:>7,}  {task}: {', '.join(shown)}")
 
 
-def evaluate_with_teacher(trainer, train_state, eval_datasets: Mapping) -> dict[str, dict]:
-    """Evaluates with teacher forcing; returns {task: {metric: value}} and prints one line per task."""
+def evaluate_with_teacher(
+    trainer, train_state, eval_datasets: Mapping, why_no_example: Callable[[], str | None] | None = None
+) -> dict[str, dict]:
+    """Evaluates with teacher forcing; returns {task: {metric: value}} and prints one line per task.
+
+    `why_no_example` is asked where a batch does not come; see `waiting.Batches`.
+    """
     trainer.train_state = train_state
-    metrics_by_task = trainer.eval({name: ds.as_numpy_iterator() for name, ds in eval_datasets.items()})
+    iterators = {name: ds.as_numpy_iterator() for name, ds in eval_datasets.items()}
+    metrics_by_task = trainer.eval(
+        {name: waiting.Batches(it.__next__, f"{name}, to evaluate", why_no_example) for name, it in iterators.items()}
+    )
     for task, metrics in metrics_by_task.items():
         console.say(f"step {int(train_state.step):>7,}  {task}: {describe_training_metrics(metrics)}")
     return metrics_by_task

@@ -11,7 +11,7 @@ import jax
 from absl import app, flags, logging
 
 from t5x import gin_utils
-from t5x.embedded import console
+from t5x.embedded import console, peers, signals
 
 FLAGS = flags.FLAGS
 
@@ -57,6 +57,18 @@ def run(program: Callable, output_dir_macro: str = "MODEL_DIR", overriding_flags
             raise app.UsageError(f"Too many arguments: {argv[1:]}; gin files are given with --gin_file.")
         console.quiet_terminal()
         join_processes()
+        signals.listen(peers.tell)
+        try:
+            with peers.reporting():
+                run_configured()
+        except SystemExit as end:
+            if isinstance(end, signals.Stopped):
+                signals.say_once(signals.describe(end.code - 128))
+            peers.leave()
+            raise
+        peers.leave()
+
+    def run_configured() -> None:
         set_up_data()
         configured = gin.configurable(program)
         engine_parent = str(Path(__file__).parents[2])
@@ -82,6 +94,8 @@ def join_processes() -> None:
         FLAGS.process_index,
         **({"initialization_timeout": timeout} if timeout else {}),
     )
+    address = FLAGS.coordinator_address
+    peers.join(address.rsplit(":", 1)[0] if address else None)
 
 
 def set_up_data() -> None:

@@ -1,0 +1,89 @@
+"""The connections between the processes of a run, made in one process. Real ones: tests/faults/test_processes.py."""
+
+import json
+import socket
+import threading
+
+import jax
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t5x.embedded import peers
+
+
+@pytest.fixture
+def three(monkeypatch):
+    """Process 0 of three: (its connections, the others' ends of them by process)."""
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    connections, others = peers._Connections(), {}
+    for index in (1, 2):
+        connections.sockets[index], others[index] = socket.socketpair()
+        threading.Thread(target=connections.read, args=(index,), daemon=True).start()
+    yield connections, others
+    for one in (*connections.sockets.values(), *others.values()):
+        one.close()
+
+
+def heard(connection: socket.socket) -> dict:
+    connection.settimeout(10)
+    with connection.makefile("rb") as lines:
+        return json.loads(lines.readline())
+
+
+def test_the_first_failure_is_passed_on_to_all(three):
+    connections, others = three
+    failure = {"process": 2, "line": "the disk is full", "code": 1}
+    others[2].sendall(json.dumps(failure).encode() + b"\n")
+    assert connections.known.wait(10) and connections.first == failure
+    others[1].sendall(json.dumps({"process": 1, "line": "process 2 does not answer", "code": 1}).encode() + b"\n")
+    assert heard(others[1]) == heard(others[2]) == failure
+
+
+def test_one_that_leaves_is_no_failure_and_one_that_is_gone_is(three):
+    connections, others = three
+    others[1].sendall(b'{"leaves": true}\n')
+    others[1].close()
+    assert not connections.known.wait(0.5)
+    others[2].close()
+    assert connections.known.wait(10) and connections.first["process"] == 2 and connections.first["line"] == peers.GONE
+
+
+def test_whoever_does_not_know_the_word_is_not_let_in(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    listener = socket.create_server(("localhost", 0))
+    hellos = [b"GET / HTTP/1.1", json.dumps({"word": "guess", "process": 1}).encode(), b'["word"]', b""]
+    strangers = []
+    for hello in hellos:
+        strangers.append(socket.create_connection(listener.getsockname()))
+        strangers[-1].sendall(hello.ljust(peers.HELLO_LENGTH) if hello else b"")
+    strangers[-1].close()
+    member = socket.create_connection(listener.getsockname())
+    member.sendall(json.dumps({"word": "secret", "process": 1}).encode().ljust(peers.HELLO_LENGTH))
+    sockets: dict[int, socket.socket] = {}
+    peers.accept(listener, "secret", sockets)
+    assert sockets.keys() == {1} and sockets[1].getpeername() == member.getsockname()
+    for one in (*strangers, member, *sockets.values()):
+        one.close()
+
+
+def test_an_error_in_the_data_is_told_without_tf_data_s_wrapping():
+    def rows():
+        yield 1
+        raise ValueError("corpus.jsonl:7: no key 'text'\nand more")
+
+    ds = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec((), tf.int32))
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        list(ds)
+    assert peers.first_line(caught.value) == "corpus.jsonl:7: no key 'text'"
+    assert peers.first_line(ValueError("one\ntwo")) == "one"
+    assert peers.first_line(KeyError()) == "KeyError"
+
+
+def test_one_process_alone_has_no_connections_and_its_errors_pass(monkeypatch):
+    peers.join()
+    assert peers._connections is None
+    peers.leave()
+    with pytest.raises(ZeroDivisionError), peers.reporting():
+        np.divmod(1, 1)
+        1 / 0  # noqa: B018

@@ -1,0 +1,169 @@
+"""Runs that end at the first signal whatever they are doing, and runs whose data does not come."""
+
+import json
+import os
+import signal
+import threading
+import time
+from concurrent.futures import Future
+
+import pytest
+from command import run_t5xpg, start_t5xpg
+from conftest import TESTS
+
+from t5x import checkpoints
+from t5x.embedded import signals, waiting
+
+STALLING = "train_script.train.get_dataset_fn=@stalling.get_dataset"
+NO_EVALUATION = "train_script.train.train_eval_dataset_cfg=None"
+
+
+class Run:
+    """A run of tests/stalling.gin in a process of its own."""
+
+    def __init__(self, folder, corpus, *arguments):
+        self.model_dir, self._log = folder / "run", folder / "output.txt"
+        self._log.touch()
+        words = ("train", TESTS / "stalling.gin", f"FILES={corpus}", f"MODEL_DIR={self.model_dir}", *arguments)
+        self.process = start_t5xpg(*words, stdout=self._log, stderr=self._log)
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+    def wait_until(self, condition) -> None:
+        deadline = time.time() + 240
+        while not condition(self) and self.process.is_alive() and time.time() < deadline:
+            time.sleep(0.1)
+        assert condition(self), self.output
+
+    def signal(self, number: int) -> None:
+        """Sends a signal; the run then ends within a minute, most of which is for a busy machine."""
+        os.kill(self.process.pid, number)
+        self.process.join(60)
+        if self.process.is_alive():
+            self.process.kill()
+            raise AssertionError(f"It goes on after signal {number}: {self.output}")
+        assert self.process.exitcode == 128 + number, self.output
+        assert "Traceback" not in self.output
+
+
+@pytest.mark.parametrize(
+    ("stuck", "step"),
+    [
+        ([STALLING, NO_EVALUATION], 3),
+        (["train_script.train.train_eval_get_dataset_fn=@stalling.get_evaluation"], 10),
+    ],
+    ids=["training", "evaluating"],
+)
+def test_a_signal_ends_a_run_that_waits_for_data_and_saves_its_step(corpus, tmp_path, stuck, step):
+    run = Run(tmp_path, corpus, *stuck, "train_script.train.stats_period=1", "utils.SaveCheckpointConfig.period=1000")
+    run.wait_until(lambda run: f"step {step:>7}  loss" in run.output)
+    run.signal(signal.SIGTERM)
+    assert f"Stopped at step {step}: saved {run.model_dir}/checkpoint_{step}; the same command" in run.output
+    assert checkpoints.all_steps(str(run.model_dir)) == [0, step]
+
+
+def test_a_signal_ends_a_run_in_native_code(corpus, tmp_path):
+    run = Run(tmp_path, corpus, NO_EVALUATION, "train_script.train.trainer_cls=@stalling.CompilingTrainer")
+    run.wait_until(lambda run: "in native code" in run.output)
+    run.signal(signal.SIGINT)
+    assert "Stopped by SIGINT: what is saved stays, and the same command goes on from there." in run.output
+
+
+def test_a_signal_while_saving_lets_the_save_complete(corpus, tmp_path):
+    run = Run(
+        *(tmp_path, corpus, NO_EVALUATION, "TRAIN_STEPS=100000"),
+        "utils.SaveCheckpointConfig.state_transformation_fns=[@stalling.save_slowly]",
+        f"stalling.save_slowly.folder={tmp_path}",
+    )
+    run.wait_until(lambda run: (tmp_path / "saving").exists())
+    run.signal(signal.SIGTERM)
+    steps = checkpoints.all_steps(str(run.model_dir))
+    assert 10 in steps and f"saved {run.model_dir}/checkpoint_{steps[-1]};" in run.output
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_data_that_makes_no_example_is_named(corpus, tmp_path, split):
+    for name in ("train", "validation"):
+        rows = [{"text": "" if name == split else "The weather was good. " * 9}] * 30
+        (tmp_path / f"rows_{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # So many epochs of nothing take their time.
+    words = (f"FILES={tmp_path}/rows_{{split}}.jsonl", f"MODEL_DIR={tmp_path}/run", "TRAIN_STEPS=1")
+    done = run_t5xpg("train", TESTS / "micro.gin", *words, "train_script.train.eval_steps=100000", timeout=200)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert f"t5xpg: error: micro: none of 30 rows of its split '{split}' makes an example. Are FILES" in last
+
+
+def test_a_batch_has_a_limit_that_gin_binds(corpus, tmp_path):
+    run = Run(tmp_path, corpus, STALLING, NO_EVALUATION, "waiting.batch_limit.seconds=3")
+    run.process.join(240)
+    assert run.process.exitcode == 1, run.output
+    assert "t5xpg: error: No batch of the training data in 3 s" in run.output.splitlines()[-1]
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    """Signals as a run that finishes its work notes them; what would end this process is left out."""
+    monkeypatch.setattr(signals._State, "received", [])
+    monkeypatch.setattr(signals._State, "finishing", lambda: True)
+    monkeypatch.setattr(signals, "leave_behind", lambda code: None)
+    return signals._State.received
+
+
+def test_what_takes_long_is_given_up_at_a_signal(noted):
+    started, never = threading.Event(), threading.Event()
+
+    def work():
+        started.set()
+        never.wait()
+
+    threading.Thread(target=lambda: started.wait() and noted.append(signal.SIGTERM), daemon=True).start()
+    with pytest.raises(signals.Interrupted):
+        waiting.run(work)
+    never.set()
+    noted.clear()
+    assert waiting.run(lambda: 5) == 5
+    with pytest.raises(KeyError, match="its own"):
+        waiting.run(lambda: {}["its own"])
+
+
+def test_a_batch_that_comes_soon_after_a_signal_is_used(noted, monkeypatch):
+    batch: Future = Future()
+
+    def look(seconds):
+        noted.append(signal.SIGINT)
+        batch.set_result("batch")
+
+    assert waiting.wait_for(batch, 60, look) == "batch"
+
+
+def test_items_come_in_order_and_end_and_errors_pass(noted):
+    assert list(waiting.Batches(iter(range(5)).__next__, "numbers")) == [0, 1, 2, 3, 4]
+    batches = waiting.Batches(iter([1, 0]).__next__, "numbers")
+    batches.start()
+    assert batches.reading and next(batches) == 1 and not batches.reading
+
+    def fail():
+        raise OSError("gone")
+
+    failing = waiting.Batches(fail, "numbers")
+    for _ in range(2):
+        with pytest.raises(OSError, match="gone"):
+            next(failing)
+
+
+def test_an_explanation_is_asked_for_once_and_only_before_the_first_batch(noted, monkeypatch):
+    monkeypatch.setattr(waiting, "EXPLAIN_AFTER", 0.0)
+    never = threading.Event()
+    with pytest.raises(ValueError, match="nothing is left"):
+        next(waiting.Batches(never.wait, "rows", lambda: "nothing is left"))
+    never.set()
+
+    slow, asked = threading.Event(), []
+    items = iter([lambda: "first", lambda: slow.wait() and "second"])
+    batches = waiting.Batches(lambda: next(items)(), "rows", lambda: asked.append(1))
+    assert next(batches) == "first"
+    threading.Timer(0.5, slow.set).start()
+    assert next(batches) == "second" and not asked

@@ -1,0 +1,44 @@
+"""What a run can be stuck in, for gin: data that stops coming, native code that does not return, a slow save."""
+
+import threading
+import time
+from pathlib import Path
+
+import tensorflow as tf
+
+from t5x import trainer, utils
+
+
+def get_dataset(cfg, shard_id: int, num_shards: int, converter_cls, batches: int = 3, fails_in: int | None = None):
+    """Returns the usual batches, and none after the first few: the next is awaited for ever, or fails in a shard."""
+    ds = utils.get_dataset(cfg, shard_id, num_shards, converter_cls)
+
+    def never():
+        if shard_id == fails_in:
+            raise ValueError(f"the data of shard {shard_id} are gone")
+        time.sleep(10**6)
+        yield
+
+    return ds.take(batches).concatenate(tf.data.Dataset.from_generator(never, output_signature=ds.element_spec))
+
+
+def get_evaluation(cfg, shard_id: int, num_shards: int, eval_steps: int, converter_cls, batches: int = 1) -> dict:
+    """Returns a dataset to evaluate on that gets stuck likewise."""
+    return {"micro": get_dataset(cfg, shard_id, num_shards, converter_cls, batches)}
+
+
+class CompilingTrainer(trainer.Trainer):
+    """Spends the main thread's time in native code, as a compiler does, where no Python handler of a signal runs."""
+
+    def compile_train(self, batch) -> None:
+        endless = iter(tf.data.Dataset.range(1).repeat().filter(lambda x: x < 0))
+        threading.Timer(0.5, print, ["in native code"], {"flush": True}).start()
+        next(endless)
+
+
+def save_slowly(state_dict, names, folder: str = ""):
+    """A transformation of what is saved that takes 3 s, but for step 0; makes a file `saving` as it begins."""
+    if int(state_dict["state"]["step"]):
+        Path(folder, "saving").touch()
+        time.sleep(3)
+    return state_dict, names
