@@ -3,9 +3,10 @@
     python benchmarks/data.py [FILE.jsonl]
 
 Prints tables in GitHub's markdown: rows out of the files; packed examples of span corruption (512 tokens of inputs, 114
-of targets, bytes) out of the whole pipeline, and out of SeqIO's offline cache; and the peak memory of processes that
-read the corpus, and ten times the corpus, once. CPU time is user and system time of all threads; it can be compared
-on a busy machine too. Without FILE it makes its own text. Takes about two minutes on two quiet cores.
+of targets, bytes) out of the whole pipeline, and out of SeqIO's offline cache; the peak memory of processes that
+read the corpus, and ten times the corpus, once; and how long the first batch of a corpus of 15 MB takes, and of 1.5 GB.
+CPU time is user and system time of all threads; it can be compared on a busy machine too. Without FILE it makes its own
+text. Takes about three minutes on two quiet cores, and 1.5 GB of disk.
 """
 
 from __future__ import annotations
@@ -195,10 +196,10 @@ def compare_pipelines(path: str, folder: str, seconds: float) -> dict[str, Speed
     return {name: measure(way, EXAMPLES_A_BATCH, seconds) for name, way in ways.items()}
 
 
-def peak_mib(what: str, path: str) -> int:
-    """The peak memory of a process that reads the file once."""
-    command = [sys.executable, __file__, "--peak", what, path]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+def in_new_process(measure: str, path: str) -> str:
+    """What this program prints for `--in_process MEASURE PATH`."""
+    command = [sys.executable, __file__, "--in_process", measure, path]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def print_own_peak(what: str, path: str) -> None:
@@ -212,6 +213,17 @@ def print_own_peak(what: str, path: str) -> None:
         pass
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(round(peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)))
+
+
+def print_first_batch(path: str) -> None:
+    """Prints the seconds, and those of CPU time, from asking for data to train on to its first batch."""
+    from t5xpg import tasks
+
+    task = tasks.jsonl_task("ours", {"train": path})
+    start, start_cpu = time.perf_counter(), cpu_seconds()
+    next(iter(engine_batches(task)))
+    print(f"{time.perf_counter() - start:.2f} {cpu_seconds() - start_cpu:.2f}", flush=True)
+    os._exit(0)  # without waiting for what is read ahead
 
 
 # ---- The report ----
@@ -228,6 +240,15 @@ def print_table(what: str, speeds: dict[str, Speed], row_bytes: float = 0) -> No
         print(f"| {' | '.join(cells)} | {cpu_us:.1f} | 1/{compared.cpu_us / cpu_us:.1f} |", flush=True)
 
 
+def print_first_batches(folder: str, source: str, row_bytes: float) -> None:
+    print("\n| first batch of | s | CPU, s |\n|---|---:|---:|")
+    for megabytes in (15, 1500):
+        path = os.path.join(folder, f"{megabytes}.jsonl")
+        make_corpus(path, int(megabytes * 1e6 / row_bytes), source)
+        seconds, cpu = in_new_process("first", path).split()
+        print(f"| {megabytes:,} MB | {seconds} | {cpu} |", flush=True)
+
+
 def report(source: str | None, corpus_rows: int, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path, tenfold = (os.path.join(folder, f"{name}.jsonl") for name in ("corpus", "tenfold"))
@@ -239,7 +260,10 @@ def report(source: str | None, corpus_rows: int, seconds: float) -> None:
         print_table("packed examples", compare_pipelines(path, os.path.join(folder, "cache"), seconds))
         print(f"\n| peak memory, MiB | {corpus_rows:,} rows | {10 * corpus_rows:,} rows |\n|---|---:|---:|")
         for what, name in (("rows", "JsonlDataSource, shuffled"), ("packed", "jsonl_task, packed")):
-            print(f"| {name} | {peak_mib(what, path)} | {peak_mib(what, tenfold)} |", flush=True)
+            peaks = (in_new_process(what, file).strip() for file in (path, tenfold))
+            print(f"| {name} | {' | '.join(peaks)} |", flush=True)
+        os.remove(tenfold)
+        print_first_batches(folder, path, size / corpus_rows)
 
 
 def main() -> None:
@@ -247,12 +271,14 @@ def main() -> None:
     parser.add_argument("file", nargs="?", help="JSONL whose rows have a key 'text'")
     parser.add_argument("--rows", type=int, default=12_000, help="SeqIO holds fewer than 10,000 in memory")
     parser.add_argument("--seconds", type=float, default=4, help="that each way is measured for")
-    parser.add_argument("--peak", choices=["rows", "packed"], help=argparse.SUPPRESS)
+    parser.add_argument("--in_process", choices=["rows", "packed", "first"], help=argparse.SUPPRESS)
     args = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if args.peak:
+    if args.in_process:
         with contextlib.redirect_stderr(None):
-            print_own_peak(args.peak, args.file)
+            if args.in_process == "first":
+                print_first_batch(args.file)
+            print_own_peak(args.in_process, args.file)
     else:
         report(args.file, args.rows, args.seconds)
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from t5xpg.base.notices import notice
 from t5xpg.data import remarks
 from t5xpg.data.sources import JsonlDataSource
+from t5xpg.data.tf_functions import without_autograph
 from t5xpg.objectives.base import Objective
 from t5xpg.objectives.documents import CHUNK, DocumentObjective
 
@@ -53,7 +54,7 @@ class JsonlTask(seqio.Task):
             if num_epochs is None and (shard_info is None or shard_info.index == 0):
                 for remark in self.remarks(split, shuffle, WINDOWS_AT_START):
                     notice(remark)
-        return super().get_dataset(
+        return without_autograph(super().get_dataset)(
             sequence_length,
             split,
             use_cached,
