@@ -157,10 +157,10 @@ def _pattern(paths: Sequence[Path]) -> Path:
 
 def _report_shards(plan: dict[str, list[Path]], written: dict[str, sharding.Written]) -> None:
     for split, paths in plan.items():
-        size = sum(map(files.size, paths))
-        dropped = f"; {written[split].duplicates:,} duplicates dropped" if written[split].duplicates else ""
-        count = "1 file" if len(paths) == 1 else f"{len(paths)} files"
-        print(f"{_pattern(paths)}: {written[split].rows:,} rows, shuffled, {in_words(size)} in {count}{dropped}")
+        rows, duplicates = written[split]
+        size = in_words(sum(map(files.size, paths)))
+        dropped = f"; {_counted(duplicates, 'duplicate')} dropped" if duplicates else ""
+        print(f"{_pattern(paths)}: {rows:,} rows, shuffled, {size} in {_counted(len(paths), 'file')}{dropped}")
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -233,10 +233,14 @@ class Tally:
         """Yields a line for each suffix."""
         for suffix, count in sorted(self._files.items()):
             short = self._short[suffix]
-            skipped = f"; skipped {short:,} rows of fewer than {self._min_length} characters" if short else ""
-            yield f"{suffix}: took {count:,} files, {self._rows[suffix]:,} rows{skipped}"
+            skipped = f"; skipped {_counted(short, 'row')} of fewer than {self._min_length} characters" if short else ""
+            yield f"{suffix}: took {_counted(count, 'file')}, {_counted(self._rows[suffix], 'row')}{skipped}"
         for suffix, count in sorted(self._found.skipped.items()):
-            yield f"{suffix}: skipped {count:,} files, which are not read"
+            yield f"{suffix}: skipped {_counted(count, 'file')}, not of a kind that is read"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 # --- rows ----------------------------------------------------------------------------------------

@@ -173,12 +173,12 @@ def test_what_was_taken_and_skipped_is_said_by_suffix(tmp_path, capsys):
         (source / name).write_text("not read")
     text_files.prepare_text([source], tmp_path, min_length=10, validation_fraction=0)
     assert capsys.readouterr().out.splitlines()[1:] == [
-        ".jsonl: took 1 files, 1 rows; skipped 1 rows of fewer than 10 characters",
+        ".jsonl: took 1 file, 1 row; skipped 1 row of fewer than 10 characters",
         ".txt: took 2 files, 2 rows; skipped 2 rows of fewer than 10 characters",
-        ".txt.gz: took 1 files, 1 rows",
-        "(no suffix): skipped 1 files, which are not read",
-        ".csv.gz: skipped 1 files, which are not read",
-        ".pdf: skipped 2 files, which are not read",
+        ".txt.gz: took 1 file, 1 row",
+        "(no suffix): skipped 1 file, not of a kind that is read",
+        ".csv.gz: skipped 1 file, not of a kind that is read",
+        ".pdf: skipped 2 files, not of a kind that is read",
     ]
 
 
