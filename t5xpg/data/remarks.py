@@ -29,11 +29,14 @@ def poor_shuffling(paths: Sequence[str], columns: Columns, interleaved: int) -> 
     """
     pieces = jsonl.cut(paths)
     whole = [piece for piece in pieces if piece.end == UNBOUNDED]
-    long = any(len(list(itertools.islice(jsonl.windows(piece, columns), 2))) > 1 for piece in whole)
-    if len(pieces) >= interleaved or not long:
+    if len(pieces) >= interleaved or not any(_has_two_windows(piece, columns) for piece in whole):
         return None
     files = "1 compressed file" if len(whole) == 1 else f"{len(whole)} compressed files"
     return f"{files} cannot be shuffled well: each is read from its start, and rows stay near their neighbours"
+
+
+def _has_two_windows(piece: jsonl.Piece, columns: Columns) -> bool:
+    return len(list(itertools.islice(jsonl.windows(piece, columns), 2))) == 2
 
 
 def reshard_command(name: str, files: Files, columns: Columns) -> str:

@@ -138,6 +138,9 @@ def test_few_compressed_files_cannot_be_shuffled_and_the_command_is_named(tmp_pa
     assert make_task(write_rows(tmp_path / "plain.jsonl", texts)).remarks("train", True, 10) == []
     tiny = make_task(write_rows(tmp_path / "tiny.jsonl.gz", texts[:5]))  # one window is shuffled as a whole
     assert tiny.remarks("train", True, 10) == []
+    monkeypatch.setattr(jsonl, "windows", None)
+    many = [f"{tmp_path}/of_16_{number}.jsonl.gz" for number in range(16)]
+    assert remarks.poor_shuffling(many, {"text": "text"}, 16) is None, "without a look into each"
 
 
 def test_pairs_are_resharded_whole():
