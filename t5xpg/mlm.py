@@ -241,9 +241,11 @@ def fill_mask(model: EncoderOnlyModel, params, text: str, mask_id: int, top: int
       For each mask [(token, its probability), …], the likeliest first.
 
     Raises:
-      ValueError: no mask in the text.
+      ValueError: no mask in the text, or no such number of tokens.
     """
     vocabulary = model.output_vocabulary
+    if not 1 <= top <= vocabulary.vocab_size:
+        raise ValueError(f"top is {top}; it is how many of the vocabulary's {vocabulary.vocab_size} tokens to give.")
     parts = [vocabulary.encode(part) for part in re.split(r"\s*<mask>", text)]
     if len(parts) == 1:
         raise ValueError(f"there is no <mask> in {text!r}; put one where a token is to be guessed.")
@@ -251,5 +253,6 @@ def fill_mask(model: EncoderOnlyModel, params, text: str, mask_id: int, top: int
     bos = [] if vocabulary.bos_id is None or vocabulary.bos_id < 0 else [vocabulary.bos_id]
     tokens = np.array([[*bos, *ids, vocabulary.eos_id]], np.int32)
     logits = jax.jit(functools.partial(private.compute_logits, model))(params, {"encoder_input_tokens": tokens})
-    chances, best = jax.lax.top_k(nn.softmax(logits[0, tokens[0] == mask_id]), top)  # [masks, top] each
+    logits = logits[0, tokens[0] == mask_id, : vocabulary.vocab_size]  # embeddings beyond it stand for nothing
+    chances, best = jax.lax.top_k(nn.softmax(logits), top)  # [masks, top] each
     return [list(zip(b, c, strict=True)) for b, c in zip(best.tolist(), chances.tolist(), strict=True)]

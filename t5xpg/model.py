@@ -16,13 +16,17 @@ answers questions:
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import seqio
 from jax.sharding import NamedSharding
@@ -40,9 +44,14 @@ Tokens = Sequence[int]
 class Model:
     """A model with restored parameters that takes and gives text.
 
+    Inputs and targets are lists of texts, or of token ids. What is longer than the lengths of the task is cut, its EOS
+    kept, with a warning that says so; an empty list, ids outside the vocabulary and whatever is not a list of texts or
+    ids are a ValueError. Unlike T5X's models it predicts no id above the vocabulary, which the network may have
+    embeddings for.
+
     Args:
       settings: arguments of T5X's `train`: "model", "partitioner", "trainer_cls" and "train_dataset_cfg", whose
-        task_feature_lengths bound inputs and targets (longer ones are cut).
+        task_feature_lengths bound inputs and targets.
       checkpoint_path: what to restore; of a folder of checkpoints the latest.
       batch_size: examples computed at a time.
       dtype: parameters are restored in it; None as they are stored.
@@ -56,7 +65,7 @@ class Model:
     def __init__(
         self, settings: Mapping[str, Any], checkpoint_path: str, batch_size: int = 8, dtype: str | None = None
     ):
-        self.settings, self.model = settings, settings["model"]
+        self.settings, self.model = settings, without_other_ids(settings["model"])
         self.batch_seconds: list[float] = []
         self._partitioner, self._batch_size = settings["partitioner"], batch_size
         self._lengths = settings["train_dataset_cfg"].task_feature_lengths
@@ -81,11 +90,18 @@ class Model:
         )
 
     @classmethod
-    def restore(cls, model_dir: str, step: int | None = None, batch_size: int = 8) -> Model:
+    def restore(cls, model_dir: str, step: int | None = None, batch_size: int = 8, trust: bool = False) -> Model:
         """Restores a run's model as its config.gin describes it, at `step` or the latest checkpoint.
 
+        Args:
+          model_dir: the run's.
+          step: the checkpoint's; None for the latest.
+          batch_size: examples computed at a time.
+          trust: whether config.gin, which is code, may name any Python function; see `trust.PACKAGES`.
+
         Raises:
-          ValueError: the folder holds no such checkpoint, or not the config.gin of a training run.
+          ValueError: the folder holds no such checkpoint, or not the config.gin of a training run, or it names what
+            is not trusted.
         """
         steps = checkpoints.all_steps(model_dir) if os.path.isdir(model_dir) else []
         if not steps:
@@ -93,7 +109,7 @@ class Model:
         if step is not None and step not in steps:
             raise ValueError(f"{model_dir} has no checkpoint {step}; it has {steps}.")
         path = os.path.join(model_dir, f"checkpoint_{steps[-1] if step is None else step}")
-        return cls(recipes.read_run(model_dir).settings(), path, batch_size)
+        return cls(recipes.read_run(model_dir, trust).settings(), path, batch_size)
 
     @cached_property
     def task(self) -> seqio.Task | seqio.Mixture:
@@ -108,7 +124,7 @@ class Model:
 
     def predict_ids(self, inputs: Sequence[str | Tokens], rng: jax.Array | None = None) -> np.ndarray:
         """Returns the predicted ids, int32 [number of inputs, targets length]."""
-        return self._run(self._predict, inputs, [[]] * len(inputs), rng)
+        return self._run(self._predict, inputs, rng=rng)
 
     def score(self, inputs: Sequence[str | Tokens], targets: Sequence[str | Tokens]) -> np.ndarray:
         """Returns the log likelihood (nats) of each target given its input, float32 [number of inputs]."""
@@ -120,9 +136,10 @@ class Model:
 
     def train_step(self, inputs: Sequence[str | Tokens], targets: Sequence[str | Tokens]) -> dict[str, float]:
         """Takes one optimizer step on these examples, `batch_size` at most; returns its metrics."""
+        encoded = self._encoded(inputs, targets)
         if len(inputs) > self._batch_size:
             raise ValueError(f"{len(inputs)} examples do not fit batch_size {self._batch_size}; pass fewer.")
-        batch = self._batch(*self._encoded(inputs, targets))
+        batch = self._batch(*encoded)
         sharding = NamedSharding(self._partitioner.mesh, self._partitioner.data_partition_spec)
         arrays = {name: jax.make_array_from_callback(x.shape, sharding, x.__getitem__) for name, x in batch.items()}
         metrics = self._trainer.train(iter([arrays]), 1).result()
@@ -151,35 +168,43 @@ class Model:
 
     @cached_property
     def _next(self):
-        return self._partitioned(lambda params, batch, _: private.compute_logits(self.model, params, batch).argmax(-1))
+        known = self.model.output_vocabulary.vocab_size
+        return self._partitioned(
+            lambda params, batch, _: private.compute_logits(self.model, params, batch)[..., :known].argmax(-1)
+        )
 
     def _partitioned(self, step):
         """Jits (params, batch, rng) -> array; batches and results are whole on every device."""
         params_axes = self._initializer.train_state_axes.params
         return self._partitioner.partition(step, in_axis_resources=(params_axes, None, None), out_axis_resources=None)
 
-    def _run(self, step, inputs, targets, rng: jax.Array | None = None) -> np.ndarray:
+    def _run(self, step, inputs, targets=None, rng: jax.Array | None = None) -> np.ndarray:
         """Returns the outputs of `step` [number of inputs, …], computed batch by batch."""
-        inputs, targets = self._encoded(inputs, targets)
-        if not inputs:
-            raise ValueError("There are no inputs; pass a list of at least one.")
         outputs, size = [], self._batch_size
+        inputs, targets = self._encoded(inputs, targets)
         for start in range(0, len(inputs), size):
             part = inputs[start : start + size]
             batch = self._batch(part, targets[start : start + size])
             outputs.append(np.asarray(step(self.train_state.params, batch, rng))[: len(part)])
         return np.concatenate(outputs)
 
-    def _encoded(self, inputs, targets) -> tuple[list[list[int]], list[list[int]]]:
-        """Returns the ids of both; raises ValueError where they are not pairs for an encoder-decoder."""
+    def _encoded(self, inputs, targets=None) -> tuple[list[list[int]], list[list[int]]]:
+        """Returns the ids of both, which fit the lengths; of targets that are not given, none.
+
+        Raises:
+          ValueError: they are not pairs for an encoder-decoder.
+        """
         if not isinstance(self.model, models.EncoderDecoderModel):
             raise ValueError(
                 f"A {type(self.model).__name__} does not map inputs to targets as an encoder-decoder does."
             )
-        if len(inputs) != len(targets):
-            raise ValueError(f"{len(inputs)} inputs and {len(targets)} targets; pass as many of one as of the other.")
-        reader, writer = self.model.input_vocabulary, self.model.output_vocabulary
-        return [sentinels.encode(text, reader) for text in inputs], [sentinels.encode(text, writer) for text in targets]
+        read = encode_all("inputs", inputs, self.model.input_vocabulary, self._lengths["inputs"])
+        if targets is None:
+            return read, [[]] * len(read)
+        written = encode_all("targets", targets, self.model.output_vocabulary, self._lengths["targets"])
+        if len(read) != len(written):
+            raise ValueError(f"{len(read)} inputs and {len(written)} targets; pass as many of one as of the other.")
+        return read, written
 
     def _batch(self, inputs: Sequence[Tokens], targets: Sequence[Tokens]) -> dict[str, np.ndarray]:
         """Pads examples to a batch, {name: int32 [batch, length]}."""
@@ -203,6 +228,8 @@ class Model:
         """
         if not isinstance(self.model, mlm.EncoderOnlyModel):
             raise ValueError(f"A {type(self.model).__name__} is not a masked language model.")
+        if not isinstance(text, str):
+            raise ValueError(f"text is a {type(text).__name__}; pass one text at a time.")
         vocabulary = self.model.output_vocabulary
         objectives = map(measurements.objective_of, seqio.get_subtasks(self.task))
         masks = {one.mask_token(vocabulary) for one in objectives if isinstance(one, MaskedLM)}
@@ -221,22 +248,31 @@ class Model:
         return self.answers([(question, context)])[0]
 
     def answers(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
-        """Returns the answer to each (question, context); a pair that `is_cut` is not read to its end.
+        """Returns the answer to each (question, context); warns where one `is_cut`, so not read to its end.
 
         `batch_seconds` gets how long each batch took, decoding included and compiling left out.
 
         Raises:
-          ValueError: the model was trained on another kind of task.
+          ValueError: there are no pairs, or the model was trained on another kind of task.
         """
         from tqdm import tqdm
 
+        if isinstance(pairs, str) or not pairs or not all(len(pair) == 2 for pair in pairs):
+            raise ValueError("pairs is a list of at least one (question, context).")
         source, vocabulary, found = self._questions, self.task.output_features["targets"].vocabulary, []
+        read = [self._read(*pair) for pair in pairs]  # [(ids, whether they were cut), …]
+        if cut := sum(was_cut for _, was_cut in read):
+            warnings.warn(
+                f"Of {len(pairs):,} questions {cut:,} are longer than the {self._lengths['inputs']} tokens that the "
+                "model reads; the ends of their contexts are not read.",
+                stacklevel=2,
+            )
         starts = range(0, len(pairs), self._batch_size)
         for start in tqdm(starts, "answering", unit="batch", delay=2, leave=False, disable=None):
-            part, tick = pairs[start : start + self._batch_size], time.perf_counter()
-            texts = map(vocabulary.decode, self.predict_ids([self._read(*pair)[0] for pair in part]).tolist())
+            part, tick = slice(start, start + self._batch_size), time.perf_counter()
+            texts = map(vocabulary.decode, self.predict_ids([ids for ids, _ in read[part]]).tolist())
             self.batch_seconds.append(time.perf_counter() - tick)
-            found += [source.answer(text, context) for text, (_, context) in zip(texts, part, strict=True)]
+            found += [source.answer(text, context) for text, (_, context) in zip(texts, pairs[part], strict=True)]
         return found
 
     def is_cut(self, question: str, context: str) -> bool:
@@ -250,7 +286,7 @@ class Model:
             raise ValueError(
                 f"{self.task.name} is not a task of questions and answers. Fine-tune on a qa.squad_task first."
             )
-        self.predict_ids([[]])  # compiles, so that no answer waits for it
+        self.predict_ids([""])  # compiles, so that no answer waits for it
         return source
 
     def _read(self, question: str, context: str) -> tuple[list[int], bool]:
@@ -266,3 +302,61 @@ def pad(rows: Sequence[Tokens], shape: tuple[int, int]) -> np.ndarray:
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row[: shape[1]]
     return padded
+
+
+def encode_all(name: str, examples: Sequence[str | Tokens], vocabulary: seqio.Vocabulary, room: int) -> list[list[int]]:
+    """Returns the ids of each example, at most `room`; warns of what is cut.
+
+    Args:
+      name: what the examples are called in messages.
+      examples: texts, or token ids.
+      vocabulary: theirs.
+      room: how many tokens of an example the model takes; an EOS at its end stays.
+
+    Raises:
+      ValueError: they are not a list of at least one text or list of ids of the vocabulary.
+    """
+    if isinstance(examples, str | bytes):
+        raise ValueError(f"{name} is the text {examples[:40]!r}; pass a list of texts.")
+    if not len(examples):
+        raise ValueError(f"{name} is an empty list; pass at least one example.")
+    rows = [encode_one(f"{name}[{i}]", example, vocabulary) for i, example in enumerate(examples)]
+    longest = max(range(len(rows)), key=lambda i: len(rows[i]))
+    if len(rows[longest]) > room:
+        warnings.warn(
+            f"Of {len(rows):,} {name} {sum(len(row) > room for row in rows):,} are longer than the {room:,} tokens "
+            f"that the model takes and are cut; the longest, {name}[{longest}], has {len(rows[longest]):,}.",
+            stacklevel=2,
+        )
+    eos = [vocabulary.eos_id]
+    return [row if len(row) <= room else row[: room - 1] + eos if row[-1:] == eos else row[:room] for row in rows]
+
+
+def encode_one(where: str, example: str | Tokens, vocabulary: seqio.Vocabulary) -> list[int]:
+    """Returns the ids of a text, which end in EOS, or the ids given; raises ValueError as `encode_all`."""
+    try:
+        ids = [operator.index(i) for i in sentinels.encode(example, vocabulary)]
+    except TypeError:
+        raise ValueError(f"{where} is {str(example)[:40]!r}; pass a text, or a list of token ids.") from None
+    if not ids:
+        raise ValueError(f"{where} is an empty list; pass a text, or at least EOS, [{vocabulary.eos_id}].")
+    if other := [i for i in ids if not 0 <= i < vocabulary.vocab_size]:
+        raise ValueError(f"{where} has the id {other[0]}; the vocabulary's are 0 to {vocabulary.vocab_size - 1}.")
+    return ids
+
+
+def without_other_ids(model: models.BaseTransformerModel) -> models.BaseTransformerModel:
+    """Returns a model whose decode function chooses no id above the output vocabulary; its losses are the same."""
+    decode_fn, known = model.decode_fn, model.output_vocabulary.vocab_size
+    if decode_fn is None:
+        return model
+
+    @functools.wraps(decode_fn)
+    def decode(*args, tokens_to_logits, **kwargs):
+        def masked(state):
+            logits, cache = tokens_to_logits(state)  # [rows, embeddings]
+            return jnp.where(jnp.arange(logits.shape[-1])[None] < known, logits, -1e10), cache
+
+        return decode_fn(*args, tokens_to_logits=masked, **kwargs)
+
+    return private.with_decode_fn(model, decode)

@@ -19,6 +19,7 @@ from typing import Any
 
 import t5xpg
 from t5xpg import name_value
+from t5xpg.trust import only_known
 
 PROGRAMS = {"train": "train", "eval": "evaluate", "infer": "infer"}  # {module of t5x: its function}
 UNGIVEN = "(not given)"  # stands for folders and checkpoints that need not be known yet
@@ -101,16 +102,21 @@ def read_text(text: str) -> Recipe:
     return bound_recipe()
 
 
-def read_run(model_dir: str) -> Recipe:
+def read_run(model_dir: str, trust: bool = False) -> Recipe:
     """Reads the config.gin that a run of either engine left in its MODEL_DIR.
 
+    Args:
+      model_dir: the run's.
+      trust: whether config.gin, which is code, may name any Python function.
+
     Raises:
-      ValueError: there is none, or it is not of a training run.
+      ValueError: there is none, it is not of a training run, or it names what is not trusted (see `trust.only_known`).
     """
     path = Path(model_dir, "config.gin")
     if not path.is_file():
         raise ValueError(f"{path} is missing; give the MODEL_DIR of a training run.")
-    recipe = read_text(path.read_text(encoding="utf-8"))
+    with contextlib.nullcontext() if trust else only_known(str(path)):
+        recipe = read_text(path.read_text(encoding="utf-8"))
     if recipe.program != "train":
         raise ValueError(f"{path} is of t5xpg {recipe.program}; give the MODEL_DIR of a training run.")
     return recipe

@@ -15,7 +15,7 @@ ROOMS = {
     "objectives/": {"t5x"},
     "vocabularies/": {"t5x"},
     "data/": {"t5x"},
-    **{f"{name}.py": {"t5x"} for name in ("tasks", "qa", "roberta", "schedules")},
+    **{f"{name}.py": {"t5x"} for name in ("tasks", "qa", "roberta", "schedules", "trust")},
     # T5X, whichever answers: of it only what both have.
     **{name: {"t5x.embedded"} for name in ("inspection/", "hf/", "mlm.py", "model.py", "recipes.py", "name_value.py")},
     **{name: {"t5x", "tensorflow", "jax", "seqio"} for name in ("__init__.py", "__main__.py", "t5x_finder.py")},

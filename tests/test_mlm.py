@@ -244,6 +244,16 @@ def test_filling_needs_a_mask(model, params):
         mlm.fill_mask(model, params, "the sea", 4)
 
 
+def test_filling_gives_no_id_above_the_vocabulary(model, params):
+    size = model.output_vocabulary.vocab_size  # the network has 384
+    fond = {**params, "logits_bias": params["logits_bias"].at[size:].set(100.0)}
+    (guesses,) = mlm.fill_mask(model, fond, "the <mask>", 4, top=size)
+    assert sorted(token for token, _ in guesses) == list(range(size))
+    assert sum(chance for _, chance in guesses) == pytest.approx(1)
+    with pytest.raises(ValueError, match=f"top is {size + 1}"):
+        mlm.fill_mask(model, params, "the <mask>", 4, top=size + 1)
+
+
 # ---- A run ----
 
 

@@ -3,12 +3,16 @@
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import seqio
 from conftest import TESTS
+from flax.core import freeze, unfreeze
 
 import t5xpg
+from t5x import decoding, models
+from t5xpg import model as model_lib
 from t5xpg.model import pad
 from t5xpg.vocabularies.sentinels import decode, encode
 
@@ -93,3 +97,92 @@ def test_what_a_model_cannot_do_is_said(model):
         model.score(["a", "b"], ["c"])
     with pytest.raises(ValueError, match="3 examples do not fit batch_size 2"):
         model.train_step(["a"] * 3, ["b"] * 3)
+
+
+# ---- What is not a list of texts or ids, and what does not fit ----
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ("the shore", r"inputs is the text 'the shore'; pass a list of texts"),
+        ([], "inputs is an empty list"),
+        ([[]], r"inputs\[0\] is an empty list"),
+        (["a", 5], r"inputs\[1\] is '5'; pass a text, or a list of token ids"),
+        ([[1.5, 2]], r"inputs\[0\] is '\[1.5, 2\]'"),
+        (["a", [5, 359, 400]], r"inputs\[1\] has the id 359; the vocabulary's are 0 to 258"),
+        ([[-1]], r"inputs\[0\] has the id -1"),
+    ],
+)
+def test_what_is_not_a_list_of_inputs_is_refused(inputs, message, model):
+    for method in (model.predict, model.predict_ids):
+        with pytest.raises(ValueError, match=message):
+            method(inputs)
+    for method in (model.score, model.next_ids, model.train_step):
+        with pytest.raises(ValueError, match=message):
+            method(inputs, ["a"])
+        with pytest.raises(ValueError, match=message.replace("inputs", "targets")):
+            method(["a"], inputs)
+
+
+def test_what_is_cut_is_said(model):
+    long = "the shore " * 40  # 401 tokens, of which the model takes 64; and 13 of a target
+    cut = [*model.model.input_vocabulary.encode(long)[:63], 1]
+    with pytest.warns(UserWarning, match=r"Of 2 inputs 1 are longer than the 64 tokens .* inputs\[1\], has 401"):
+        ids = model.predict_ids(["a", long])
+    np.testing.assert_array_equal(ids, model.predict_ids(["a", cut]))
+    with pytest.warns(UserWarning, match=r"Of 1 targets 1 are longer than the 13 tokens .* targets\[0\], has 401"):
+        score = model.score(["a"], [long])
+    np.testing.assert_array_equal(score, model.score(["a"], [[*cut[:12], 1]]))
+    with pytest.warns(UserWarning, match="has 14"):
+        shorter = model.score(["a"], [[70] * 14])
+    np.testing.assert_array_equal(shorter, model.score(["a"], [[70] * 13]))
+
+
+def test_what_fits_is_not_warned_of(model, recwarn):
+    model.predict_ids(["x" * 63])
+    model.score(["a"], ["x" * 12])
+    assert not [w for w in recwarn if w.category is UserWarning]
+
+
+# ---- Ids above the vocabulary, which the network has embeddings for: 384 against 259 ----
+
+
+@pytest.mark.parametrize(
+    ("decode_fn", "arguments"),
+    [
+        (decoding.beam_search, {"num_decodes": 4}),
+        (decoding.temperature_sample, {"num_decodes": 1}),
+        (decoding.temperature_sample, {"num_decodes": 8, "topk": 0, "topp": 0.9}),
+        (decoding.temperature_sample, {"num_decodes": 8, "topk": 366, "temperature": 2.0}),
+    ],
+)
+def test_no_decoder_chooses_an_id_above_the_vocabulary(decode_fn, arguments):
+    vocabulary = seqio.ByteVocabulary()
+    unmasked = models.EncoderDecoderModel(None, vocabulary, vocabulary, None, decode_fn=decode_fn)
+    table = np.random.default_rng(0).normal(0, 1, (384, 384)).astype(np.float32)  # of each id, what may follow it
+
+    def decode(model, table) -> np.ndarray:
+        def tokens_to_logits(state):
+            return jnp.asarray(table)[state.cur_token[:, 0]], state.cache
+
+        prompt = jnp.zeros((2, 9), jnp.int32)
+        return np.asarray(
+            model.decode_fn(inputs=prompt, cache={}, tokens_to_logits=tokens_to_logits, eos_id=1, **arguments)[0]
+        )
+
+    masked = model_lib.without_other_ids(unmasked)
+    assert decode(unmasked, table).max() >= 259  # T5X's own
+    assert decode(masked, table).max() < 259
+    table[:, 259:] = -1e9  # as good as masked
+    np.testing.assert_array_equal(decode(masked, table), decode(unmasked, table))
+
+
+def test_a_models_methods_give_no_id_above_the_vocabulary(micro_run):
+    model = t5xpg.Model.restore(str(micro_run[0]), batch_size=2)
+    params = unfreeze(model.train_state.params)
+    kernel = params["decoder"]["logits_dense"]["kernel"]  # of two ids, one is now likeliest, whatever a state's sign
+    params["decoder"]["logits_dense"]["kernel"] = kernel.at[:, 370].set(50.0).at[:, 383].set(-50.0)
+    model.train_state = model.train_state.replace_params(freeze(params))
+    assert model.predict_ids(["the shore"]).max() < 259
+    assert model.next_ids(["the shore"], ["a"]).max() < 259

@@ -289,7 +289,7 @@ def test_the_verb_answers_as_the_runs_own_evaluation_did(squad_run, files, tmp_p
     arguments = ["--question", "Whose lamp?", "--context", "Anna's lamp burned. " * 9, "--file", file]
     assert main(["qa", str(model_dir), *arguments, "--predictions", str(predictions)]) == 0
     printed = capsys.readouterr()
-    assert "its end is not read" in printed.err and "9 batches of 4" in printed.err
+    assert "t5xpg: warning: Of 1 questions 1 are longer than the " in printed.err and "9 batches of 4" in printed.err
     shown = {parts[0]: float(parts[1]) for line in printed.out.splitlines() if len(parts := line.split()) == 2}
     logged = json.loads((model_dir / "inference_eval" / "squad-metrics.jsonl").read_text().splitlines()[-1])
     assert {name: round(value, 2) for name, value in logged.items() if name != "step"} == shown
@@ -306,6 +306,11 @@ def test_a_restored_model_answers_alone_as_in_batches(squad_run, files):
     assert model.answers(pairs) == [model.answer(*pair) for pair in pairs]
     assert len(model.batch_seconds) == 2 + 6
     assert model.is_cut("Who?", "x" * 200) and not model.is_cut("Who?", "x")
+    with pytest.warns(UserWarning, match="Of 2 questions 1 are longer than the .* the ends of their contexts are not"):
+        model.answers([("Who?", "x" * 200), ("Who?", "x")])
+    for wrong in ([], "Who?", [("Who?",)]):
+        with pytest.raises(ValueError, match="pairs is a list of at least one"):
+            model.answers(wrong)
 
 
 @pytest.mark.parametrize(

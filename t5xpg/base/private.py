@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,13 @@ def compute_logits(model: Any, params: Any, batch: Mapping[str, Any]) -> Any:
     models.BaseTransformerModel has this method, which T5X means subclasses to override.
     """
     return model._compute_logits(params, batch)
+
+
+def with_decode_fn(model: Any, decode_fn: Any) -> Any:
+    """Returns a copy of a T5X model that decodes with `decode_fn`, which T5X takes at construction alone."""
+    changed = copy.copy(model)
+    changed._decode_fn = decode_fn
+    return changed
 
 
 def loss_settings(model: Any) -> dict[str, Any]:

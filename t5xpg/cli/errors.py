@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import warnings
+
+import t5xpg
 
 
 def one_line(error: BaseException) -> str:
@@ -19,3 +23,11 @@ def one_line(error: BaseException) -> str:
     # gin appends lines that say through which configurables the error came.
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def show_warning(message, category, filename, lineno, file=None, line=None) -> None:
+    """Prints a warning of this package as one line; in place of `warnings.showwarning`, which shows others' as ever."""
+    if filename.startswith(os.path.dirname(t5xpg.__file__)):
+        print(f"t5xpg: warning: {message}", file=file or sys.stderr)
+    else:
+        (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))

@@ -23,6 +23,7 @@ def register(verbs) -> None:
     add("text", metavar="TEXT", nargs="+", help="each with <mask> where a token is to be guessed")
     add("--top", type=int, default=5, metavar="N", help="guesses for each mask (5)")
     add("--step", type=int, help="of the checkpoint (the latest)")
+    add("--trust", action="store_true", help="let the run's config.gin, which is code, name any Python function")
     parser.set_defaults(run=run)
 
 
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     import_tensorflow()
     import t5xpg
 
-    model = t5xpg.Model.restore(args.model_dir, args.step, batch_size=1)
+    model = t5xpg.Model.restore(args.model_dir, args.step, 1, args.trust)
     for text in args.text:
         print(text)
         for number, best in enumerate(model.fill_mask(text, args.top), 1):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 
 import t5xpg
-from t5xpg.cli import cache, check, demo, fill_mask, hf, inspect, prepare, programs, qa, recipes, tokenizer
+from t5xpg.cli import cache, check, demo, errors, fill_mask, hf, inspect, prepare, programs, qa, recipes, tokenizer
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -16,6 +17,7 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         use_huge_pages()
     look_in_working_directory_last()
+    warnings.showwarning = errors.show_warning
     args = parse(argv)
     try:
         return args.run(args) or 0
@@ -28,9 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("T5XPG_TRACEBACK"):
             raise
-        from t5xpg.cli.errors import one_line
-
-        print(f"t5xpg: error: {one_line(error)}", file=sys.stderr)
+        print(f"t5xpg: error: {errors.one_line(error)}", file=sys.stderr)
         return 1
 
 

@@ -31,6 +31,7 @@ def register(verbs) -> None:
     add("--predictions", metavar="FILE", help="with --file: write {id: answer} there, for the official scorer")
     add("--batch_size", type=int, default=4, metavar="N", help="questions answered at a time (4)")
     add("--step", type=int, help="the checkpoint (the latest)")
+    add("--trust", action="store_true", help="let the run's config.gin, which is code, name any Python function")
     parser.set_defaults(run=run)
 
 
@@ -44,10 +45,8 @@ def run(args: argparse.Namespace) -> int:
     import_tensorflow()
     import t5xpg
 
-    model = t5xpg.Model.restore(args.model_dir, args.step, args.batch_size)
+    model = t5xpg.Model.restore(args.model_dir, args.step, args.batch_size, args.trust)
     if args.question is not None:
-        if model.is_cut(args.question, args.context):
-            print("The context is longer than the model's inputs; its end is not read.", file=sys.stderr)
         answer = model.answer(args.question, args.context)
         print(answer)
         if not answer:
@@ -68,8 +67,6 @@ def answer_file(model, path: str, predictions_path: str | None) -> None:
     from t5xpg import qa
 
     questions = qa.read_questions(path)
-    if cut := sum(model.is_cut(q.question, q.context) for q in questions):
-        print(f"Of {len(questions):,} questions {cut:,} are longer than the model's inputs; their ends are not read.")
     answers = model.answers([(q.question, q.context) for q in questions])
     if predictions_path:
         qa.write_predictions({q.id: a for q, a in zip(questions, answers, strict=True)}, predictions_path)
