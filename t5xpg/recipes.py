@@ -102,12 +102,13 @@ def read_text(text: str) -> Recipe:
     return bound_recipe()
 
 
-def read_run(model_dir: str, trust: bool = False) -> Recipe:
+def read_run(model_dir: str, trust: bool = False, more: str = "") -> Recipe:
     """Reads the config.gin that a run of either engine left in its MODEL_DIR.
 
     Args:
       model_dir: the run's.
       trust: whether config.gin, which is code, may name any Python function.
+      more: lines of gin that come after it.
 
     Raises:
       ValueError: there is none, it is not of a training run, or it names what is not trusted (see `trust.only_known`).
@@ -116,7 +117,7 @@ def read_run(model_dir: str, trust: bool = False) -> Recipe:
     if not path.is_file():
         raise ValueError(f"{path} is missing; give the MODEL_DIR of a training run.")
     with contextlib.nullcontext() if trust else only_known(str(path)):
-        recipe = read_text(path.read_text(encoding="utf-8"))
+        recipe = read_text(path.read_text(encoding="utf-8") + more)
     if recipe.program != "train":
         raise ValueError(f"{path} is of t5xpg {recipe.program}; give the MODEL_DIR of a training run.")
     return recipe

@@ -1,5 +1,8 @@
 """roberta.Roberta and its export against transformers' RobertaForMaskedLM with the same weights."""
 
+import json
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,7 +43,7 @@ def exported(tmp_path_factory, params, corpus):
     file = training.train_byte_level_bpe(corpus.format(split="train"), folder.with_name("bpe"), 300)
     vocabulary = vocabularies.byte_level_bpe(str(file))
     trained = checkpoints.Trained(Roberta(CONFIG), vocabulary, traverse_util.flatten_dict(params, sep="/"), 0, "")
-    write_model(folder, *roberta.convert(trained, tokenizer.write(trained, folder, None)))
+    write_model(folder, *roberta.convert(trained, tokenizer.write(trained, folder)))
     return folder
 
 
@@ -72,6 +75,19 @@ def test_a_wrong_weight_is_noticed(params, exported):
     wrong["layers_1/attention/value/bias"] = wrong["layers_1/attention/value/bias"] + 0.01
     with pytest.raises(ValueError, match="differ"):
         compare.compare(exported, Roberta(CONFIG), wrong)
+
+
+def test_the_bound_grows_with_the_logits_as_t5s_does(params, exported, tmp_path):
+    folder = shutil.copytree(exported, tmp_path / "large")
+    large = traverse_util.flatten_dict(params, sep="/")
+    large["head_norm/scale"] = large["head_norm/scale"] * 3000
+    tensors = roberta.to_hf(traverse_util.unflatten_dict(large, sep="/"))
+    write_model(folder, tensors, json.loads((folder / "config.json").read_text()))
+    found = compare.compare(folder, Roberta(CONFIG), large)
+    assert found["largest_logit"] > 1e3 and found["logits"] <= 1e-4 * found["largest_logit"]
+    large["head_norm/scale"] = large["head_norm/scale"] * 1.01
+    with pytest.raises(ValueError, match="The two models differ: logits by .* Nothing was written"):
+        compare.compare(folder, Roberta(CONFIG), large)
 
 
 def test_packed_rows_are_rows_of_their_own(params, exported):

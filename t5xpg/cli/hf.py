@@ -11,7 +11,7 @@ EXPORT = """examples:
   t5xpg export hf checkpoint_1000000 models/t5 --gin t5x/examples/t5/t5_1_1/small.gin --tokenizer sentencepiece.model
 """
 IMPORT = """example:
-  t5xpg import hf flan-t5-small imported    (a folder with config.json and model.safetensors)
+  t5xpg import hf flan-t5-small imported    (as `hf download` leaves it)
 """
 
 
@@ -26,15 +26,19 @@ def register(verbs) -> None:
     parser.add_argument("model", help="a MODEL_DIR, whose latest checkpoint is taken, or a checkpoint")
     parser.add_argument("out", help="the folder to write; must not exist")
     parser.add_argument("--gin", metavar="FILE", help="the model's gin file (the config.gin next to the checkpoint)")
-    parser.add_argument("--tokenizer", metavar="FILE", help="the SentencePiece model or tokenizer.json (the run's)")
-    parser.add_argument("--push", metavar="REPO_ID", help="then upload the folder to the Hugging Face Hub")
+    parser.add_argument("--tokenizer", metavar="FILE", help="where the SentencePiece model or tokenizer.json is now")
+    parser.add_argument("--push", metavar="REPO_ID", help="then upload the folder to the Hugging Face Hub, privately")
+    parser.add_argument("--public", action="store_true", help="with --push: let everybody see the repository")
+    parser.add_argument(
+        "--trust", action="store_true", help="let the run's config.gin, which is code, name any Python function"
+    )
     parser.set_defaults(run=run_export)
     parser = add_verb(
         *(verbs, "import", "start from a Hugging Face model", IMPORT),
         "Writes a Hugging Face T5 or mT5 as a T5X checkpoint to fine-tune, and OUT/model.gin for it. Reads\n"
         "safetensors only. Runs both models first: where logits or a beam search differ, nothing is written.",
     )
-    parser.add_argument("folder", help="has config.json and model.safetensors")
+    parser.add_argument("folder", help="has config.json, model.safetensors and the tokenizer")
     parser.add_argument("out", help="the folder to write; must not exist")
     parser.set_defaults(run=run_import)
 
@@ -52,10 +56,10 @@ def add_verb(verbs, verb: str, summary: str, epilog: str, description: str) -> a
 
 def run_export(args: argparse.Namespace) -> int:
     hf = load()
-    found = hf.export_model(args.model, args.out, gin_file=args.gin, tokenizer=args.tokenizer)
+    found = hf.export_model(args.model, args.out, gin_file=args.gin, tokenizer=args.tokenizer, trust=args.trust)
     print(f"{args.out}: {agreement(found)}\nhow to load it: {args.out}/README.md")
     if args.push:
-        print(f"uploaded to {hf.push(args.out, args.push)}")
+        print(f"uploaded to {hf.push(args.out, args.push, args.public)}")
     return 0
 
 

@@ -12,6 +12,14 @@ import numpy as np
 
 from t5xpg import t5x_finder
 
+# What makes a vocabulary of a file, whichever of the three a model has.
+VOCABULARY_GIN = """
+import seqio
+from t5xpg import vocabularies
+seqio.SentencePieceVocabulary.sentencepiece_model_file = {0}
+vocabularies.sentencepiece.path = {0}
+vocabularies.byte_level_bpe.path = {0}
+"""
 NEEDED = ("torch", "transformers", "safetensors", "huggingface_hub")
 
 
@@ -43,7 +51,9 @@ class Trained:
     model_dir: str
 
 
-def read_trained(source: str, gin_file: str | None = None) -> Trained:
+def read_trained(
+    source: str, gin_file: str | None = None, tokenizer: str | None = None, trust: bool = False
+) -> Trained:
     """Reads a checkpoint and the model that its run's config.gin, or `gin_file`, describes; see `export_model`."""
     from t5x import checkpoints
     from t5x.examples.t5 import network
@@ -51,7 +61,7 @@ def read_trained(source: str, gin_file: str | None = None) -> Trained:
 
     path = checkpoints.find_checkpoint(source.rstrip("/"))
     model_dir = os.path.dirname(os.path.abspath(path))
-    model = read_model(os.path.join(model_dir, "config.gin"), gin_file)
+    model = read_model(os.path.join(model_dir, "config.gin"), gin_file, tokenizer, trust)
     if not isinstance(model.module, network.Transformer | roberta.Roberta):
         raise ValueError(
             f"{source}: its model is a {type(model.module).__module__}.{type(model.module).__name__}; only T5's "
@@ -63,20 +73,24 @@ def read_trained(source: str, gin_file: str | None = None) -> Trained:
     return Trained(model.module, model.output_vocabulary, params, step, model_dir)
 
 
-def read_model(config_gin: str, gin_file: str | None):
-    """Returns the model that `train` is bound to in a run's config.gin, or MODEL of a model's gin file."""
+def read_model(config_gin: str, gin_file: str | None, tokenizer: str | None = None, trust: bool = False):
+    """Returns the model that `train` is bound to in a run's config.gin, or MODEL of a model's gin file.
+
+    With a `tokenizer`, its vocabulary is read from that file and from no other place.
+    """
     from t5xpg import recipes
 
+    more = "" if tokenizer is None else VOCABULARY_GIN.format(repr(tokenizer))
     if gin_file is None:
         if not os.path.isfile(config_gin):
             raise ValueError(
                 f"{config_gin} is missing, so the model is not known; pass --gin with the model's gin file, such as "
                 "t5x/examples/t5/t5_1_1/small.gin."
             )
-        return recipes.read_run(os.path.dirname(config_gin)).settings()["model"]
+        return recipes.read_run(os.path.dirname(config_gin), trust, more).settings()["model"]
     recipe = recipes.read_text(
         "from __gin__ import dynamic_registration\nimport __main__ as train_script\n"
-        f"include {gin_file!r}\nDROPOUT_RATE = 0.0\ntrain_script.train.model = %MODEL\n"
+        f"include {gin_file!r}\nDROPOUT_RATE = 0.0\ntrain_script.train.model = %MODEL\n{more}"
     )
     return recipe.settings()["model"]
 
@@ -100,10 +114,7 @@ def write_checkpoint(folder: str, params: Mapping[str, np.ndarray], sizes: Mappi
 
     Args:
       params: {"encoder/…": array} in `t5.network`'s layout.
-      sizes: values of network.T5Config.
-
-    Raises:
-      ValueError: names every array whose shape does not follow from `sizes`.
+      sizes: values of network.T5Config, which the arrays have.
     """
     import jax
     import jax.numpy as jnp
@@ -117,9 +128,6 @@ def write_checkpoint(folder: str, params: Mapping[str, np.ndarray], sizes: Mappi
     model = models.EncoderDecoderModel(module, None, None, optimizer)
     shapes = {"encoder_input_tokens": (1, 1), "decoder_input_tokens": (1, 1)}
     variables = jax.eval_shape(lambda: model.get_initial_variables(jax.random.PRNGKey(0), shapes))
-    expected = checkpoints.flatten(variables["params"])
-    if wrong := {name: x.shape for name, x in params.items() if x.shape != expected[name].shape}:
-        raise ValueError(f"These arrays do not have the shapes that config.json gives: {wrong}.")
     values = checkpoints.unflatten({name: jnp.asarray(x, jnp.float32) for name, x in params.items()})
     state = FlaxOptimTrainState.create(optimizer, {**variables, "params": values}).replace_step(jnp.int32(step))
     partitioner = partitioning.PjitPartitioner(num_partitions=1)

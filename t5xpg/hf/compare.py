@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from t5xpg.base import private
 from t5xpg.hf import t5
+from t5xpg.hf.folder import OURS, blamed_on
 from t5xpg.roberta import Roberta
 from t5xpg.vocabularies import sentinels
 
@@ -24,7 +25,7 @@ Outputs = dict[str, np.ndarray]
 TOLERANCE = 1e-4
 LENGTH = 160  # buckets end at distance 128
 BEAMS, DECODED = 4, 16
-LOADING = {"local_files_only": True, "use_safetensors": True}
+LOADING = {**OURS, "use_safetensors": True}
 TEXTS = ("", "The quick <extra_id_0> fox, <extra_id_1> 3.14!", " Größe\t中文 🙂\n</s> ")
 
 
@@ -164,16 +165,24 @@ def shifted(targets: np.ndarray) -> np.ndarray:
     return np.pad(targets[:, :-1], ((0, 0), (1, 0)))
 
 
-def compare_tokenizer(folder: Path, vocabulary) -> None:
-    """Raises ValueError when AutoTokenizer gives other ids than the vocabulary, or another text back."""
+def load_tokenizer(folder: Path):
+    """Returns what AutoTokenizer makes of a folder; no code of the folder's own is run."""
     from transformers import AutoTokenizer
 
-    with quiet_transformers():
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    for text in TEXTS:
+    names = [name for name in ("tokenizer.json", "spiece.model") if (folder / name).is_file()]
+    with quiet_transformers(), blamed_on(folder / (names or ["tokenizer_config.json"])[0]):
+        return AutoTokenizer.from_pretrained(folder, **OURS)
+
+
+def compare_tokenizer(folder: Path, vocabulary, texts: Sequence[str] = TEXTS) -> None:
+    """Raises ValueError when AutoTokenizer gives other ids than the vocabulary."""
+    tokenizer = load_tokenizer(folder)
+    for text in texts:
         ids, theirs = sentinels.encode(text, vocabulary), tokenizer(text).input_ids
         if ids != theirs:
-            raise ValueError(f"The tokenizer makes {theirs} of {text!r}, the vocabulary {ids}. Nothing was written.")
+            raise ValueError(
+                f"{folder}: the tokenizer makes {theirs} of {text!r}, the vocabulary {ids}. Nothing was written."
+            )
 
 
 @contextlib.contextmanager

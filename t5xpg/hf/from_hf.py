@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import seqio
 
 from t5xpg.base import files
+from t5xpg.base.stores import absolute
 from t5xpg.hf import checkpoints, compare, t5, tokenizer
+from t5xpg.hf.folder import blamed_on, find_tensors, read_config, read_tensors
 
 
 def import_model(folder: str, out: str) -> tuple[str, dict[str, float]]:
@@ -20,7 +19,8 @@ def import_model(folder: str, out: str) -> tuple[str, dict[str, float]]:
     The checkpoint has T5X's default optimizer, Adafactor, in its initial state, so that T5X restores it like Google's.
 
     Args:
-      folder: has config.json and model.safetensors, or the parts that model.safetensors.index.json lists.
+      folder: has config.json, the tokenizer (spiece.model, or the tokenizer.json that transformers 5 saves), and
+        model.safetensors or the parts that model.safetensors.index.json lists.
       out: a folder that does not exist yet.
 
     Returns:
@@ -29,60 +29,67 @@ def import_model(folder: str, out: str) -> tuple[str, dict[str, float]]:
     Raises:
       ImportError: what t5xpg[hf] installs is missing.
       FileExistsError: `out` exists.
-      ValueError: no config.json, no safetensors files, a model that T5X's T5 cannot be, or results that differ.
+      ValueError: no config.json, no tokenizer, no safetensors files, one that is damaged or does not go with the
+        others, a model that T5X's T5 cannot be, or results that differ. Names the file.
     """
     checkpoints.check_ready()
-    from transformers import AutoConfig
+    with files.local_copy(folder) as local, files.make_folder_whole(out, last="model.gin") as part:
+        path, found = write(Path(local), part, folder, absolute(out))
+    return path, found
 
-    source = Path(folder)
-    if not (source / "config.json").is_file():
-        raise ValueError(f"{folder}: no config.json there; pass the folder of `hf download REPO --local-dir FOLDER`.")
-    with files.make_folder_whole(out) as part:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True).to_dict()
+
+def write(source: Path, part: Path, name: str, target: str) -> tuple[str, dict[str, float]]:
+    """As `import_model`, to `part`, which becomes `target`; `name` is what the user calls `source`."""
+    config = read_config(source)
+    with blamed_on(source / "config.json"):
         sizes = t5.t5x_config(config)
-        params = t5.from_hf(read_safetensors(source), config)
-        sizes["logits_via_embedding"] = "decoder/logits_dense/kernel" not in params
         step = config.get("t5x_step", 0)
-        module = checkpoints.write_checkpoint(str(part), params, sizes, step)
-        stored, _ = checkpoints.read_params(checkpoints.checkpoint_path(str(part), step))
+        if not isinstance(step, int) or not 0 <= step < 2**31:
+            raise ValueError(f"t5x_step is {step!r}, not a number of steps.")
+    found_tensors = find_tensors(source)
+    with blamed_on(source):
+        t5.check_tensors({name: shape for name, (_, shape) in found_tensors.items()}, config)
+    vocabulary = tokenizer.read(source, part)
+    check_ids(source, config, vocabulary)
+    with blamed_on(source):
+        params = t5.from_hf(read_tensors({path for path, _ in found_tensors.values()}), config)
+    sizes["logits_via_embedding"] = "decoder/logits_dense/kernel" not in params
+    module = checkpoints.write_checkpoint(str(part), params, sizes, step)
+    stored, _ = checkpoints.read_params(checkpoints.checkpoint_path(str(part), step))
+    with blamed_on(source):
         found = compare.compare(source, module, stored)
-        family, vocabulary = family_and_vocabulary(source, sizes, part, out)
-        (part / "model.gin").write_text(checkpoints.model_gin(folder, family, sizes, vocabulary), encoding="utf-8")
-    return checkpoints.checkpoint_path(os.path.abspath(out), step), found  # T5X itself takes no relative path
+    text = checkpoints.model_gin(name, family(sizes, vocabulary), sizes, vocabulary_gin(vocabulary, target))
+    files.write_whole(part / "model.gin", text)
+    return checkpoints.checkpoint_path(target, step), found  # T5X itself takes no relative path
 
 
-def read_safetensors(folder: Path) -> dict[str, np.ndarray]:
-    """Returns {name: float32 array} of all the safetensors files of a model folder."""
-    from safetensors import safe_open
-
-    index = folder / "model.safetensors.index.json"
-    files = {"model.safetensors"}
-    if index.is_file():
-        files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    if missing := sorted(name for name in files if not (folder / name).is_file()):
+def check_ids(source: Path, config: dict[str, Any], vocabulary: seqio.Vocabulary) -> None:
+    """Raises ValueError where the tokenizer's ids are not the model's."""
+    if vocabulary.vocab_size > config["vocab_size"]:
         raise ValueError(
-            f"{folder}: no {', '.join(missing)}; pickled weights (pytorch_model.bin) are not read. Save the model with "
-            "save_pretrained of transformers 5, which writes safetensors."
+            f"{source}: the tokenizer has {vocabulary.vocab_size:,} ids, and config.json's vocab_size is "
+            f"{config['vocab_size']:,}; it is another model's."
         )
-    tensors: dict[str, np.ndarray] = {}
-    for name in sorted(files):
-        with safe_open(folder / name, framework="flax") as file:  # NumPy alone has no bfloat16
-            tensors |= {key: np.asarray(file.get_tensor(key), np.float32) for key in file.keys()}  # noqa: SIM118
-    return tensors
+    if config.get("eos_token_id") not in (vocabulary.eos_id, None):
+        raise ValueError(
+            f"{source}: the tokenizer's EOS is {vocabulary.eos_id}, and config.json's eos_token_id is "
+            f"{config['eos_token_id']!r}; it is another model's."
+        )
 
 
-def family_and_vocabulary(source: Path, sizes: dict[str, Any], part: Path, out: str) -> tuple[str, str]:
-    """Returns two arguments of `checkpoints.model_gin`; copies a SentencePiece model to `part`, which becomes `out`."""
-    extra_ids = tokenizer.byte_extra_ids(source)
-    if extra_ids is not None:
-        return "byt5", f"seqio.ByteVocabulary.extra_ids = {extra_ids}"
-    family = "t5_1_0" if sizes["logits_via_embedding"] else "t5_1_1"
+def family(sizes: dict[str, Any], vocabulary: seqio.Vocabulary) -> str:
+    """Returns which of T5X's families a model belongs to, for `checkpoints.model_gin`."""
+    if isinstance(vocabulary, seqio.ByteVocabulary):
+        return "byt5"
     if sizes["vocab_size"] == t5.MT5_ROWS:
-        family = "mt5"
-    if not (source / "spiece.model").is_file():
-        return family, f"# VOCABULARY is the include's: {source} has no spiece.model."
-    shutil.copyfile(source / "spiece.model", part / "spiece.model")
-    extra_ids = tokenizer.sentencepiece_extra_ids(source)
-    path = os.path.join(os.path.abspath(out), "spiece.model")
-    name = "seqio.SentencePieceVocabulary"
-    return family, f"{name}.sentencepiece_model_file = {path!r}\n{name}.extra_ids = {extra_ids}"
+        return "mt5"
+    return "t5_1_0" if sizes["logits_via_embedding"] else "t5_1_1"
+
+
+def vocabulary_gin(vocabulary: seqio.Vocabulary, target: str) -> str:
+    """Returns the lines of gin that bind the vocabulary of a model in the folder `target`."""
+    name = f"seqio.{type(vocabulary).__name__}"
+    lines = [f"{name}.extra_ids = {vocabulary.extra_ids}"]
+    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        lines.append(f"{name}.sentencepiece_model_file = {f'{target}/spiece.model'!r}")
+    return "\n".join(lines)

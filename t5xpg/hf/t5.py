@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,17 @@ Arrays = dict[str, np.ndarray]
 
 ATTENTION = {"query": "q", "key": "k", "value": "v", "out": "o"}
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu_new", "silu": "silu", "swish": "silu"}  # flax's gelu is the tanh one
+SIZES = {  # {T5X's T5Config: config.json}
+    "vocab_size": "vocab_size",
+    "emb_dim": "d_model",
+    "num_heads": "num_heads",
+    "num_encoder_layers": "num_layers",
+    "num_decoder_layers": "num_decoder_layers",
+    "head_dim": "d_kv",
+    "mlp_dim": "d_ff",
+}
 BIAS = "relative_attention_bias.weight"
+COPIES = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}  # of shared.weight
 MT5_ROWS = 250112  # of mT5's embedding; nothing else tells an mT5 from a T5 1.1
 
 
@@ -105,7 +115,7 @@ def from_hf(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Arr
       ValueError: as `to_hf`, or encoder and decoder have different embeddings.
     """
     tensors = dict(tensors)
-    for name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"):
+    for name in sorted(COPIES):
         copy = tensors.pop(name, None)
         if copy is not None and not np.array_equal(tensors.setdefault("shared.weight", copy), copy):
             raise ValueError(f"{name} is not shared.weight; T5X's T5 has one embedding for encoder and decoder.")
@@ -120,9 +130,46 @@ def from_hf(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Arr
     return {ours: transposed(theirs, tensors[theirs]) for theirs, ours in names.items()}
 
 
-def check_names(where: str, found: set[str], expected: set[str]) -> None:
-    if found != expected:
-        lacking, unknown = sorted(expected - found), sorted(found - expected)
+def check_tensors(shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> None:
+    """Compares the tensors that are there with config.json, before anything is made of the sizes that it says.
+
+    Args:
+      shapes: {Hugging Face's name: shape}.
+      config: what config.json says.
+
+    Raises:
+      ValueError: a size or a tensor that does not go with the others.
+    """
+    for stack, size in (("encoder", "num_layers"), ("decoder", "num_decoder_layers")):
+        found = {match[1] for name in shapes if (match := re.match(rf"{stack}\.block\.(\d+)\.", name))}
+        if config[size] != len(found):
+            raise ValueError(f"config.json: {size} is {config[size]}, and the weights have {len(found)}.")
+    expected = set(all_names(config, tied=False))
+    check_names("the safetensors files", {*shapes, *COPIES}, {*expected, *COPIES}, may_lack={"lm_head.weight"})
+    if "shared.weight" not in shapes and not COPIES & shapes.keys():
+        raise ValueError("the safetensors files: lack shared.weight, the embedding.")
+    for name, shape in sorted(shapes.items()):
+        if shape != (wanted := hf_shape(name, config)):
+            raise ValueError(f"config.json: gives {name} the shape {wanted}, and the weights have {shape}.")
+
+
+def hf_shape(name: str, config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Returns the shape of Hugging Face's tensor of this name."""
+    width, attention = config["d_model"], config["num_heads"] * config["d_kv"]
+    shapes = {
+        **dict.fromkeys(("shared", "embed_tokens", "lm_head"), (config["vocab_size"], width)),
+        **dict.fromkeys("qkv", (attention, width)),
+        "o": (width, attention),
+        **dict.fromkeys(("wi", "wi_0", "wi_1"), (config["d_ff"], width)),
+        "wo": (width, config["d_ff"]),
+        "relative_attention_bias": (config["relative_attention_num_buckets"], config["num_heads"]),
+    }
+    return shapes.get(name.split(".")[-2], (width,))  # the rest are norms
+
+
+def check_names(where: str, found: set[str], expected: set[str], may_lack: Set[str] = frozenset()) -> None:
+    lacking, unknown = sorted(expected - found - may_lack), sorted(found - expected)
+    if lacking or unknown:
         raise ValueError(f"{where}: lacks {lacking[:5]}, and has {unknown[:5]}, which no T5 of this configuration has.")
 
 
@@ -243,6 +290,9 @@ def t5x_config(config: Mapping[str, Any]) -> dict[str, Any]:
     }
     if other := {name: config[name] for name, value in fixed.items() if config.get(name) not in (value, None)}:
         raise ValueError(f"config.json: {other}; T5X's T5 has { ({name: fixed[name] for name in other}) }.")
+    for name in SIZES.values():
+        if not isinstance(config[name], int) or config[name] < 1:
+            raise ValueError(f"config.json: {name} is {config[name]!r}, not a number of at least 1.")
     gated, _, name = config["feed_forward_proj"].rpartition("-")
     name = "gelu_new" if config["feed_forward_proj"] == "gated-gelu" else name
     ours = {theirs: name for name, theirs in ACTIVATIONS.items() if name != "swish"}
@@ -251,13 +301,5 @@ def t5x_config(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json: feed_forward_proj is {config['feed_forward_proj']!r}; 'gated-gelu' and any of "
             f"{sorted(ours)}, with or without 'gated-' before it, can be imported."
         )
-    return {
-        "vocab_size": config["vocab_size"],
-        "emb_dim": config["d_model"],
-        "num_heads": config["num_heads"],
-        "num_encoder_layers": config["num_layers"],
-        "num_decoder_layers": config["num_decoder_layers"],
-        "head_dim": config["d_kv"],
-        "mlp_dim": config["d_ff"],
-        "mlp_activations": (ours[name], "linear") if gated else (ours[name],),
-    }
+    sizes = {field: config[theirs] for field, theirs in SIZES.items()}
+    return sizes | {"mlp_activations": (ours[name], "linear") if gated else (ours[name],)}

@@ -17,7 +17,7 @@ from t5xpg.roberta import Roberta
 
 
 def export_model(
-    source: str, out: str, *, gin_file: str | None = None, tokenizer: str | None = None
+    source: str, out: str, *, gin_file: str | None = None, tokenizer: str | None = None, trust: bool = False
 ) -> dict[str, float]:
     """Writes a T5 or RoBERTa to `out`, a folder for from_pretrained with a model card (README.md).
 
@@ -25,8 +25,9 @@ def export_model(
       source: a MODEL_DIR, of which the latest checkpoint is taken, or a checkpoint_<step> folder of any layout.
       out: a folder that does not exist yet.
       gin_file: a model's gin file, for a checkpoint without the config.gin of its run next to it.
-      tokenizer: the SentencePiece model, if it is no longer where the run had it; for RoBERTa a tokenizer.json other
-        than the run's.
+      tokenizer: the SentencePiece model, or RoBERTa's tokenizer.json, where it is now; the vocabulary is read from it
+        and not from where the run, or the gin file, has it, which is not even looked at.
+      trust: whether the run's config.gin, which is code, may name any Python function.
 
     Returns:
       How far the two models are apart: {"logits": the largest difference, "largest_logit": …}.
@@ -38,8 +39,8 @@ def export_model(
     """
     checkpoints.check_ready()
     with files.make_folder_whole(out) as part:
-        trained = checkpoints.read_trained(source, gin_file)
-        vocabulary = write_tokenizer(trained, part, tokenizer)
+        trained = checkpoints.read_trained(source, gin_file, tokenizer, trust)
+        vocabulary = write_tokenizer(trained, part)
         convert = roberta.convert if isinstance(trained.module, Roberta) else t5.convert
         tensors, config = convert(trained, vocabulary)
         write_model(part, tensors, config | {"t5x_step": trained.step})
@@ -62,12 +63,23 @@ def write_model(folder: Path, tensors: Mapping[str, np.ndarray], config: Mapping
     shutil.copymode(folder / "config.json", folder / "model.safetensors")  # safetensors lets only its owner read it
 
 
-def push(folder: str, repo_id: str) -> str:
-    """Uploads an exported folder to the Hugging Face Hub, or what HF_ENDPOINT names; returns its address there."""
+def push(folder: str, repo_id: str, public: bool = False) -> str:
+    """Uploads an exported folder to the Hugging Face Hub, or what HF_ENDPOINT names; returns its address there.
+
+    Args:
+      folder: the exported one.
+      repo_id: "name" or "owner/name"; made if need be, for its owner's eyes.
+      public: whether everybody may see it.
+
+    Raises:
+      ValueError: the repository is there and public, and `public` does not say so.
+    """
     checkpoints.check_ready()
     from huggingface_hub import HfApi
 
     api = HfApi()
-    api.create_repo(repo_id, exist_ok=True)
+    repo_id = api.create_repo(repo_id, private=not public, exist_ok=True).repo_id
+    if not public and not api.model_info(repo_id).private:
+        raise ValueError(f"{repo_id} is a public repository; add --public to upload to it. Nothing was uploaded.")
     api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message="Upload a model trained with t5xpg")
     return f"{api.endpoint}/{repo_id}"

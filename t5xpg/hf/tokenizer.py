@@ -4,52 +4,56 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import seqio
+from tokenizers import Tokenizer
 
 from t5xpg import vocabularies
-from t5xpg.base.files import write_whole
+from t5xpg.base.files import local_copy, write_whole
+from t5xpg.hf import compare
 from t5xpg.hf.checkpoints import Trained
-from t5xpg.hf.compare import compare_tokenizer
+from t5xpg.hf.folder import blamed_on, file_in, read_json
 from t5xpg.roberta import Roberta
 from t5xpg.vocabularies import bpe, sentinels, tokenizer_json
 
+FILES = ("spiece.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+# Texts that transformers' own tokenizers of T5 read as SeqIO does; with NAMED all but ByT5's.
+PLAIN = ("", "The quick fox, 3.14!", " Größe\t中文 🙂\n and so on ")
+NAMED = ("The quick <extra_id_0> fox, <extra_id_1> 3.14!",)
 
-def write(trained: Trained, folder: Path, file: str | None) -> seqio.Vocabulary:
-    """Writes the tokenizer of a trained model to `folder`; returns its vocabulary.
+
+def write(trained: Trained, folder: Path) -> seqio.Vocabulary:
+    """Writes the tokenizer of a trained model to `folder`, which exists; returns its vocabulary.
 
     The files are tokenizer.json and tokenizer_config.json, and for SentencePiece the model as spiece.model.
-
-    Args:
-      trained: a model with its vocabulary.
-      folder: exists.
-      file: to be read in place of the file that the vocabulary was made from.
 
     Raises:
       ValueError: this model cannot be exported with this kind of vocabulary, or the tokenizer gives other ids.
     """
+    vocabulary, rows = trained.vocabulary, trained.module.config.vocab_size
+    if vocabulary.vocab_size > rows:
+        raise ValueError(
+            f"{vocabulary} has {vocabulary.vocab_size:,} ids, and the model {rows:,}; it is another one's."
+        )
     if isinstance(trained.module, Roberta):
-        return write_byte_level_bpe(trained, folder, file)
-    vocabulary = trained.vocabulary
+        return write_byte_level_bpe(trained, folder)
     if isinstance(vocabulary, seqio.ByteVocabulary):
         tokenizer_json.write_bytes(folder, vocabulary.extra_ids)
     elif isinstance(vocabulary, seqio.SentencePieceVocabulary):
-        path = file or vocabulary.sentencepiece_model_file
-        if "://" in path:
-            raise ValueError(f"The vocabulary is at {path}; fetch it, and pass it as --tokenizer FILE.model.")
-        tokenizer_json.write(path, folder, vocabulary.extra_ids)
-        shutil.copyfile(path, folder / "spiece.model")
+        with local_copy(vocabulary.sentencepiece_model_file) as path:
+            tokenizer_json.write(path, folder, vocabulary.extra_ids)
+            shutil.copyfile(path, folder / "spiece.model")
     else:
         raise ValueError(f"A {type(vocabulary).__name__} cannot be exported; only bytes and SentencePiece can.")
-    compare_tokenizer(folder, vocabulary)
+    compare.compare_tokenizer(folder, vocabulary)
     return vocabulary
 
 
-def write_byte_level_bpe(trained: Trained, folder: Path, file: str | None) -> bpe.ByteLevelBPEVocabulary:
+def write_byte_level_bpe(trained: Trained, folder: Path) -> bpe.ByteLevelBPEVocabulary:
     """As `write`, for RoBERTa."""
-    vocabulary = vocabularies.byte_level_bpe(file) if file else trained.vocabulary
+    vocabulary = trained.vocabulary
     if not isinstance(vocabulary, bpe.ByteLevelBPEVocabulary):
         raise ValueError(f"A RoBERTa with a {type(vocabulary).__name__}; only byte-level BPE can be exported.")
     config = bpe.tokenizer_config(trained.module.config.max_length)
@@ -58,27 +62,79 @@ def write_byte_level_bpe(trained: Trained, folder: Path, file: str | None) -> bp
     return vocabulary
 
 
-def sentencepiece_extra_ids(folder: Path) -> int:
-    """Returns how many sentinels a tokenizer adds to its spiece.model; T5's 100 where no file says."""
-    if sentinels.count(vocabularies.sentencepiece(str(folder / "spiece.model"), 0)):
-        return 0  # it brings its own
-    config = read_json(folder / "tokenizer_config.json")
-    if not config:
-        return 100
-    names = [*(config.get("additional_special_tokens") or ()), *(config.get("extra_special_tokens") or ())]
-    return max(sum(bool(sentinels.NAME.search(str(name))) for name in names), config.get("extra_ids") or 0)
+def read(folder: Path, part: Path) -> seqio.Vocabulary:
+    """Returns the vocabulary of a Hugging Face T5, whose ids are the tokenizer's own; a SentencePiece model is put
+    into `part` as spiece.model, and made from tokenizer.json where the folder has none.
+
+    Raises:
+      ValueError: there is no tokenizer, a file of it is damaged, or no SeqIO vocabulary has its ids.
+    """
+    files = {name: file_in(folder, name) for name in FILES}
+    for name in FILES[1:]:
+        read_json(files[name])
+    extra_ids = byte_extra_ids(files)
+    if extra_ids is not None:
+        vocabulary: seqio.Vocabulary = vocabularies.byte_vocabulary(extra_ids)
+    elif not any(files[name].is_file() for name in FILES[:2]):
+        raise ValueError(f"{folder}: no spiece.model or tokenizer.json there; put the model's tokenizer there, too.")
+    if files["tokenizer.json"].is_file():
+        with blamed_on(files["tokenizer.json"]):
+            Tokenizer.from_file(str(files["tokenizer.json"]))
+    if extra_ids is None and files["spiece.model"].is_file():
+        with blamed_on(files["spiece.model"]):
+            vocabularies.sentencepiece(str(files["spiece.model"]), 0)
+    theirs = compare.load_tokenizer(folder)
+    if extra_ids is None:
+        vocabulary = read_sentencepiece(files, part / "spiece.model", theirs)
+        check_pieces(folder, vocabulary, theirs.get_vocab())
+    compare.compare_tokenizer(folder, vocabulary, PLAIN if "ByT5" in type(theirs).__name__ else PLAIN + NAMED)
+    return vocabulary
 
 
-def byte_extra_ids(folder: Path) -> int | None:
+def read_sentencepiece(files: Mapping[str, Path], target: Path, theirs) -> seqio.SentencePieceVocabulary:
+    """Copies or makes `target`; returns it with as many sentinels as transformers' tokenizer adds."""
+    if files["spiece.model"].is_file():
+        shutil.copyfile(files["spiece.model"], target)
+    else:
+        with blamed_on(files["tokenizer.json"]):
+            model = tokenizer_json.to_sentencepiece(files["tokenizer.json"], theirs.pad_token, theirs.eos_token)
+            target.write_bytes(model)
+            vocabularies.sentencepiece(str(target), 0)
+    own = vocabularies.sentencepiece(str(target), 0).vocab_size
+    added = [name for name, i in theirs.get_vocab().items() if i >= own and sentinels.NAME.fullmatch(name)]
+    return vocabularies.sentencepiece(str(target), len(added))
+
+
+def check_pieces(folder: Path, vocabulary: seqio.SentencePieceVocabulary, theirs: Mapping[str, int]) -> None:
+    """Raises ValueError where a piece has another id, or only one of the two has it."""
+    pieces = map(vocabulary.tokenizer.id_to_piece, range(vocabulary.vocab_size))
+    ours = {plain(piece): i for i, piece in enumerate(pieces)}
+    theirs = {plain(piece): i for piece, i in theirs.items()}
+    if other := sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
+        name = other[0]
+        raise ValueError(
+            f"{folder}: its tokenizer has the id {theirs.get(name)} for {name!r}, and its SentencePiece model "
+            f"{ours.get(name)}; {len(other)} such pieces, and T5X has none but SentencePiece's."
+        )
+
+
+def plain(piece: str) -> str:
+    """Returns a sentinel's name without the space that SentencePiece writes before it; other pieces as they are."""
+    name = piece.removeprefix("▁")
+    return name if sentinels.NAME.fullmatch(name) else piece
+
+
+def byte_extra_ids(files: Mapping[str, Path]) -> int | None:
     """Returns a byte tokenizer's number of sentinels as SeqIO counts them; None for any other tokenizer."""
-    if read_json(folder / "tokenizer_config.json").get("tokenizer_class") == "ByT5Tokenizer":
-        return 100  # T5X's; Hugging Face numbers sentinels differently
-    ids = read_json(folder / "tokenizer.json").get("model", {}).get("vocab", {})
+    if read_json(files["tokenizer_config.json"]).get("tokenizer_class") == "ByT5Tokenizer":
+        return 0  # what ByT5 was trained with: its sentinels are the last bytes' ids, whatever that class calls them
+    model = read_json(files["tokenizer.json"]).get("model")
+    ids = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(ids, dict) and ids.get("a") == 3 + ord("a") and ids.get("z") == 3 + ord("z"):
-        return ids[sentinels.name(0)] - 258
+        last = ids.get(sentinels.name(0))
+        if not isinstance(last, int) or last < 258:
+            raise ValueError(
+                f"{files['tokenizer.json']}: bytes, and {sentinels.name(0)} has the id {last}, not the last."
+            )
+        return last - 258
     return None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Returns the file's content, {} without a file."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

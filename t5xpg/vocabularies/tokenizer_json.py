@@ -13,6 +13,7 @@ cut a run such as "......." at another place, since SentencePiece's float32 sums
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -135,6 +136,60 @@ def convert(model: ModelProto, sentinel_count: int) -> Tokenizer:
     # Looked for in normalized text, where `_names` leaves a name only if it stands for the id.
     tokenizer.add_special_tokens([AddedToken(name, normalized=True) for name in specials + names])
     return tokenizer
+
+
+def to_sentencepiece(path: str | os.PathLike, pad: str, eos: str) -> bytes:
+    """Returns the SentencePiece model of a unigram tokenizer.json: transformers 5 saves a T5's tokenizer without it.
+
+    Pieces, scores and character map are those of the model that it was made from; sentinels at the end are left out.
+    That text is cut into the same ids is for the caller to see.
+
+    Args:
+      path: of tokenizer.json.
+      pad, eos: the pieces that pad and end a text.
+
+    Raises:
+      ValueError: it is not a unigram tokenizer.
+    """
+    content = json.loads(Path(path).read_text(encoding="utf-8"))
+    model = content["model"]
+    if model.get("type") != "Unigram":
+        raise ValueError(f"{path}: a tokenizer of type {model.get('type')}; only Unigram can be imported.")
+    pieces = [(str(piece), float(score)) for piece, score in model["vocab"]]
+    while pieces and sentinels.NAME.fullmatch(pieces[-1][0].removeprefix("▁")):
+        pieces.pop()
+    charsmap = _character_map(content.get("normalizer"))
+    fallback = bool(model.get("byte_fallback"))
+    result = ModelProto(
+        trainer_spec=TrainerSpec(
+            model_type=TrainerSpec.UNIGRAM,
+            vocab_size=len(pieces),
+            byte_fallback=fallback,
+            unk_id=model["unk_id"],
+            unk_piece=pieces[model["unk_id"]][0],
+            bos_id=-1,
+            pad_id=0,
+            pad_piece=pad,
+            eos_id=next(i for i, (piece, _) in enumerate(pieces) if piece == eos),
+            eos_piece=eos,
+        ),
+        normalizer_spec=NormalizerSpec(name="nmt_nfkc" if charsmap else "identity", precompiled_charsmap=charsmap),
+    )
+    for i, (piece, score) in enumerate(pieces):
+        kind = Piece.CONTROL if piece in (pad, eos) else Piece.UNKNOWN if i == model["unk_id"] else Piece.NORMAL
+        if fallback and re.fullmatch("<0x[0-9A-F]{2}>", piece):
+            kind = Piece.BYTE
+        result.pieces.add(piece=piece, score=score, type=kind)
+    return result.SerializeToString()
+
+
+def _character_map(normalizer: Any) -> bytes:
+    """Returns SentencePiece's map from a tokenizer.json's normalizer, which may be a sequence; b"" without one."""
+    if not normalizer:
+        return b""
+    if normalizer["type"] == "Precompiled":
+        return base64.b64decode(normalizer["precompiled_charsmap"], validate=True)
+    return next(filter(None, map(_character_map, normalizer.get("normalizers", ()))), b"")
 
 
 def _check(model: ModelProto, pieces: Sequence[Any]) -> None:

@@ -2,7 +2,8 @@
 
 It answers what `HfApi.create_repo` and `HfApi.upload_folder` ask when HF_ENDPOINT points here (found by logging it):
 
-    POST  /api/repos/create                          makes a repository
+    POST  /api/repos/create                          makes a repository, or says that it is there
+    GET   /api/models/<repo>                         who may see it
     POST  /api/validate-yaml                         looks at the model card's first lines
     POST  /api/models/<repo>/preupload/<revision>    how to send each file: in the commit itself, it says
     POST  /api/models/<repo>/commit/<revision>       JSON lines: a header, then files in base64
@@ -18,11 +19,13 @@ import threading
 
 
 class UploadServer(http.server.ThreadingHTTPServer):
-    """A context manager; `repos` holds {repository: {path: bytes}}, `tokens` what the requests were signed with."""
+    """A context manager; `repos` holds {repository: {path: bytes}}, `private` which of them are, {repository: bool},
+    and `tokens` what the requests were signed with."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repos: dict[str, dict[str, bytes]] = {}
+        self.private: dict[str, bool] = {}
         self.requests: list[str] = []
         self.tokens: set[str | None] = set()
         self.endpoint = f"http://127.0.0.1:{self.server_port}"
@@ -44,7 +47,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.requests.append(f"GET {self.path}")
-        self._send({}, 404)
+        repo = self.path.removeprefix("/api/models/")
+        if repo in self.server.repos:
+            self._send({"id": repo, "private": self.server.private[repo], "siblings": []})
+        else:
+            self._send({}, 404)
 
     def do_POST(self) -> None:
         self.server.requests.append(f"POST {self.path}")
@@ -53,8 +60,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/api/repos/create":
             request = json.loads(body)
             repo = "/".join(filter(None, (request.get("organization"), request["name"])))
-            self.server.repos[repo] = {}
-            self._send({"url": f"{self.server.endpoint}/{repo}"})
+            answer = {"url": f"{self.server.endpoint}/{repo}"}
+            if repo in self.server.repos:
+                self._send(answer | {"error": "You already created this model repo"}, 409)
+            else:
+                self.server.repos[repo], self.server.private[repo] = {}, request.get("visibility") == "private"
+                self._send(answer)
         elif self.path == "/api/validate-yaml":
             self._send({"errors": [], "warnings": []})
         elif match := re.fullmatch(r"/api/models/(.+)/preupload/main", self.path):

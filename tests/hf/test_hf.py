@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -30,7 +31,9 @@ from t5xpg import hf, recipes  # noqa: E402
 from t5xpg import model as model_lib  # noqa: E402
 from t5xpg.cli.main import main  # noqa: E402
 from t5xpg.hf import checkpoints as hf_checkpoints  # noqa: E402
-from t5xpg.hf import from_hf, t5  # noqa: E402
+from t5xpg.hf import folder as hf_folder  # noqa: E402
+from t5xpg.hf import t5  # noqa: E402
+from t5xpg.hf import tokenizer as hf_tokenizer  # noqa: E402
 from t5xpg.vocabularies import sentinels, tokenizer_json, training  # noqa: E402
 
 STEP = 70
@@ -249,7 +252,8 @@ def test_a_model_that_differs_is_not_left(fault, runs, tmp_path, monkeypatch):
 def test_there_and_back_changes_no_bit(name, runs, tmp_path):
     run = runs(name)
     if name in ("t5_1_0", "byt5"):
-        path, _ = hf.import_model(run.exported, str(tmp_path / "imported"))
+        source = run.exported if name == "byt5" else save_again(run.exported, tmp_path / "again")
+        path, _ = hf.import_model(source, str(tmp_path / "imported"))
         assert path.endswith(f"checkpoint_{STEP}")
         model = hf_checkpoints.read_model("", str(tmp_path / "imported" / "model.gin"))
         assert model.module.config.replace(dtype="float32") == run.model.module.config
@@ -261,10 +265,19 @@ def test_there_and_back_changes_no_bit(name, runs, tmp_path):
         assert_restores_with_optimizer(model, path)
     else:  # without the comparison, which takes its time
         config = transformers.AutoConfig.from_pretrained(run.exported).to_dict()
-        params = t5.from_hf(from_hf.read_safetensors(Path(run.exported)), config)
+        params = t5.from_hf(hf_folder.read_tensors([Path(run.exported, "model.safetensors")]), config)
     assert params.keys() == run.params.keys()
     for key, value in params.items():
         np.testing.assert_array_equal(value, run.params[key], err_msg=key)
+
+
+def save_again(folder: str, again: Path) -> str:
+    """As transformers 5 saves what it loaded: the tokenizer is tokenizer.json alone."""
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(again)
+    transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).save_pretrained(again)
+    saved = json.loads((again / "config.json").read_text())
+    assert saved["t5x_step"] == STEP and not (again / "spiece.model").exists()
+    return str(again)
 
 
 def assert_restores_with_optimizer(model, path: str) -> None:
@@ -282,26 +295,27 @@ def assert_restores_with_optimizer(model, path: str) -> None:
 def their_t5(kind: str):
     """A model made by transformers, with random weights, and whether T5X can tie its embedding."""
     torch.manual_seed(0)
-    sizes = dict(vocab_size=48, d_model=16, d_kv=6, d_ff=24, num_layers=2, num_decoder_layers=3, num_heads=2)
+    sizes = dict(vocab_size=320, d_model=16, d_kv=6, d_ff=24, num_layers=2, num_decoder_layers=3, num_heads=2)
     if kind == "t5_1_0":
         return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)), True
     if kind == "mt5":
         return transformers.MT5ForConditionalGeneration(transformers.MT5Config(**sizes)), False
     config = transformers.T5Config(**sizes, feed_forward_proj="gated-gelu", tie_word_embeddings=kind == "scaled_head")
     model = transformers.T5ForConditionalGeneration(config)
-    model.lm_head.weight = torch.nn.Parameter(torch.randn(48, 16))
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(320, 16))
     return model, False
 
 
 @pytest.mark.parametrize("kind", ["t5_1_0", "t5_1_1", "mt5", "scaled_head"])
-def test_a_model_made_by_transformers(kind, tmp_path):
+def test_a_model_made_by_transformers(kind, tmp_path, sentencepiece_file):
     theirs, tied = their_t5(kind)
-    theirs.eval().save_pretrained(tmp_path / "theirs", max_shard_size="10KB" if kind == "t5_1_1" else "1GB")
+    theirs.eval().save_pretrained(tmp_path / "theirs", max_shard_size="30KB" if kind == "t5_1_1" else "1GB")
+    shutil.copyfile(sentencepiece_file, tmp_path / "theirs" / "spiece.model")
     path, _ = hf.import_model(str(tmp_path / "theirs"), str(tmp_path / "ours"))
     params, step = hf_checkpoints.read_params(path)
     assert step == 0 and ("decoder/logits_dense/kernel" not in params) == tied
     module = hf_checkpoints.read_model("", str(tmp_path / "ours" / "model.gin")).module
-    inputs, targets = np.random.default_rng(0).integers(1, 48, (2, 3, 150), dtype=np.int32)
+    inputs, targets = np.random.default_rng(0).integers(1, 320, (2, 3, 150), dtype=np.int32)
     with torch.no_grad():
         expected = theirs(input_ids=torch.tensor(inputs), decoder_input_ids=torch.tensor(targets)).logits
     logits = our_logits(module.clone(config=module.config.replace(dtype=jnp.float32)), params, inputs, targets)
@@ -329,6 +343,35 @@ def test_what_t5x_cannot_be_is_refused(change, message):
     config = transformers.T5Config().to_dict() | change
     with pytest.raises(ValueError, match=message):
         t5.t5x_config(config)
+
+
+# --- the tokenizer's file ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bound",
+    ["seqio.SentencePieceVocabulary.sentencepiece_model_file", "vocabularies.sentencepiece.path"],
+)
+@pytest.mark.parametrize("place", ["gs://no-bucket-of-ours/cc_all.model", "/moved/away.model"])
+def test_the_tokenizer_is_read_where_it_is_said_to_be(bound, place, runs, sentencepiece_file, tmp_path):
+    """A run whose file has moved, and a checkpoint as Google released them, whose gin file names a bucket."""
+    run = Path(runs("t5_1_0").model_dir)
+    text = (run / "config.gin").read_text().replace(repr(sentencepiece_file), repr(place))
+    assert place in text
+    if bound.startswith("vocabularies"):
+        text = text.replace("import seqio\n", "import seqio\nfrom t5xpg import vocabularies\n")
+        text = text.replace("seqio.SentencePieceVocabulary.sentencepiece_model_file", bound)
+        text += "VOCABULARY = @vocabularies.sentencepiece()\n"
+    (tmp_path / "config.gin").write_text(text)
+    shutil.copytree(run / f"checkpoint_{STEP}", tmp_path / f"checkpoint_{STEP}")
+    trained = hf_checkpoints.read_trained(str(tmp_path), tokenizer=sentencepiece_file)
+    (tmp_path / "out").mkdir()
+    vocabulary = hf_tokenizer.write(trained, tmp_path / "out")
+    assert vocabulary.encode(TEXTS[1]) == runs("t5_1_0").model.output_vocabulary.encode(TEXTS[1])
+    assert (tmp_path / "out" / "spiece.model").read_bytes() == Path(sentencepiece_file).read_bytes()
+    (tmp_path / "config.gin").rename(tmp_path / "model.gin")
+    again = hf_checkpoints.read_trained(str(tmp_path), str(tmp_path / "model.gin"), sentencepiece_file)
+    assert again.vocabulary == vocabulary
 
 
 # --- refusals ----------------------------------------------------------------------------------
@@ -363,18 +406,40 @@ def test_missing_packages_are_named(tmp_path, monkeypatch, capsys):
     assert error == "t5xpg: error: This needs a_package_that_is_not_there: pip install 't5xpg[hf]'\n"
 
 
-def test_a_model_can_be_pushed_to_a_hub(runs):
+PUSHES = """
+import sys
+from t5xpg import hf
+print(hf.push(sys.argv[1], "me/lighthouse"))
+print(hf.push(sys.argv[1], "me/harbour", True))
+hf.push(sys.argv[1], "me/known")
+"""
+
+
+def test_a_model_is_pushed_where_its_owner_alone_sees_it_unless_everybody_may(runs):
     folder = runs("byt5").exported
     with UploadServer() as hub:
+        hub.repos["me/known"], hub.private["me/known"] = {}, False
         done = subprocess.run(
-            [sys.executable, "-c", f"from t5xpg import hf; print(hf.push({folder!r}, 'me/lighthouse'))"],
+            [sys.executable, "-c", PUSHES, folder],
             env={**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": "hf_secret", "HF_HUB_OFFLINE": "0"},
             cwd=TESTS.parent,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == f"{hub.endpoint}/me/lighthouse"
-    assert hub.tokens == {"Bearer hf_secret"}
-    assert hub.repos == {"me/lighthouse": {path.name: path.read_bytes() for path in Path(folder).iterdir()}}
+        assert done.stdout.split() == [f"{hub.endpoint}/me/lighthouse", f"{hub.endpoint}/me/harbour"], done.stderr
+        assert "me/known is a public repository; add --public to upload to it" in done.stderr
+        assert hub.tokens == {"Bearer hf_secret"}
+        assert hub.private == {"me/lighthouse": True, "me/harbour": False, "me/known": False}
+        content = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+        assert hub.repos == {"me/lighthouse": content, "me/harbour": content, "me/known": {}}
+
+
+def test_export_asks_for_trust(runs, tmp_path, capsys):
+    run = shutil.copytree(runs("byt5").model_dir, tmp_path / "run")
+    (run / "config.gin").write_text((run / "config.gin").read_text() + "import this\n")
+    assert main(["export", "hf", str(run), str(tmp_path / "out")]) == 1
+    assert f"{run}/config.gin: names this, and a config.gin is code" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="names this"):
+        hf_checkpoints.read_trained(str(run))
+    assert hf_checkpoints.read_trained(str(run), trust=True).step == STEP
