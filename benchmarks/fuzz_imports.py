@@ -1,45 +1,53 @@
-"""Damaged Hugging Face folders, drawn by seed: the same model is imported, or one line names the file; nothing is left.
+"""Damaged Hugging Face folders through `import hf`: the model is imported as it stands, or one line names the file.
 
-    T5XPG_FUZZ_CASES=2000 python -m pytest -s tests/faults/test_import_fuzz.py      (prints what became of them)
+    python benchmarks/fuzz_imports.py --cases 2000 --seed 1
 
-A folder that is imported is compared with what transformers reads of it: all weights to the bit, and token ids. A bit
-flipped in the weights themselves is such a folder, since safetensors has no checksums.
+A case is a small T5 (in one file with tokenizer.json, in parts with spiece.model, or on bytes) of which something was
+cut off, flipped, edited, swapped, removed or linked elsewhere. It must
+
+- be refused by a ValueError of one line that names the folder and leaves nothing beside it;
+- or be imported as transformers reads it: all weights to the bit, and the ids of texts;
+
+within SECONDS of processor time. safetensors has no checksums, so a bit flipped in the weights is an imported folder,
+unless it makes one infinite or no number.
 """
 
+from __future__ import annotations
+
+import argparse
 import collections
 import json
 import os
+import random
 import shutil
 import signal
+import sys
+import tempfile
 from pathlib import Path
 
+os.environ.update(T5XPG_ENGINE="embedded")
+
 import numpy as np
-import pytest
-from conftest import PROSE
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
 
-transformers = pytest.importorskip("transformers")
-torch = pytest.importorskip("torch")
-from safetensors.torch import load_file, save_file  # noqa: E402
+from t5xpg import hf
+from t5xpg.hf import checkpoints, compare, t5
+from t5xpg.vocabularies import training
 
-from t5xpg import hf  # noqa: E402
-from t5xpg.hf import checkpoints, compare, t5  # noqa: E402
-from t5xpg.vocabularies import training  # noqa: E402
-
-CASES = int(os.environ.get("T5XPG_FUZZ_CASES", "60"))
-SEED = int(os.environ.get("T5XPG_FUZZ_SEED", "0"))  # of the first; each case has the next one
+SECONDS = 60
 SIZES = dict(d_model=8, d_kv=4, d_ff=12, num_layers=2, num_decoder_layers=1, num_heads=2)
-CPU_SECONDS = 60  # of one import
-TEXTS = (*PROSE.split(". "), "Größe 中文", "a <extra_id_0> b")
+PROSE = "The lighthouse keeper wrote down the weather every morning, and every evening he read what he had written. "
+TEXTS = (*PROSE.split(", "), "Größe 中文", "a <extra_id_0> b")
 VALUES = (None, True, -1, 0, 1.5, 2**31, 10**15, 10**400, "", "x", "../../x", [], [[]], {}, {"a": 1}, float("nan"))
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> list[Path]:
-    """A model in one file with tokenizer.json, one in parts with spiece.model, and a ByT5."""
-    made = [tmp_path_factory.mktemp(name) for name in ("whole", "parts", "bytes")]
-    text = tmp_path_factory.mktemp("text") / "corpus.txt"
-    text.write_text(PROSE * 20)
-    spiece = training.train_sentencepiece(text, text.with_name("v"), 80)
+def make_folders(place: Path) -> list[Path]:
+    """Writes the three undamaged folders below `place`."""
+    made = [place / name for name in ("whole", "parts", "bytes")]
+    (place / "corpus.txt").write_text(PROSE * 20)
+    spiece = training.train_sentencepiece(place / "corpus.txt", place / "v", 80)
     torch.manual_seed(0)
     for folder, rows in zip(made, (192, 192, 384), strict=True):
         config = transformers.T5Config(**SIZES, vocab_size=rows, tie_word_embeddings=folder is not made[2])
@@ -230,46 +238,69 @@ def compare_to_the_bit(source: Path, module, params) -> dict[str, float]:
     return {"logits": 0.0, "largest_logit": 1.0}
 
 
-def assert_same_ids(folder: Path, imported: Path, case: str) -> None:
+def assert_same_ids(folder: Path, imported: Path) -> None:
     vocabulary = checkpoints.read_model("", str(imported / "model.gin")).output_vocabulary
     theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     for text in TEXTS if "ByT5" not in type(theirs).__name__ else TEXTS[:-1]:
-        assert [*vocabulary.encode(text), vocabulary.eos_id] == theirs(text).input_ids, case
+        assert [*vocabulary.encode(text), vocabulary.eos_id] == theirs(text).input_ids, text
 
 
-@pytest.fixture
-def ends():
-    """Fails a case that takes too long: sets the processor time that is left, anew with each call."""
+def run_case(undamaged: list[Path], work: Path, rng: np.random.Generator) -> str:
+    """Returns what came of one case; AssertionError where it is not what must come."""
+    damage, folder = DAMAGES[rng.integers(len(DAMAGES))], work / "theirs"
+    shutil.copytree(undamaged[rng.integers(3)], folder)
+    damage(rng, folder)
+    before = sorted(work.rglob("*"))
+    try:
+        hf.import_model(str(folder), str(work / "ours"))
+    except ValueError as error:
+        assert str(folder) in str(error) and "\n" not in str(error), error
+        assert sorted(work.rglob("*")) == before, "something is left"
+        return f"{damage.__name__}: named"
+    assert_same_ids(folder, work / "ours")
+    return f"{damage.__name__}: imported as it stands"
 
-    def give_up(*_):
-        raise TimeoutError("an import does not end")
+
+def run(cases: int, seed: int) -> int:
+    """Runs the cases and prints what became of them; returns how many failed."""
+
+    def give_up(*_) -> None:
+        raise TimeoutError(f"does not end within {SECONDS} s")
 
     handler = signal.signal(signal.SIGPROF, give_up)
-    yield lambda: signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-    signal.setitimer(signal.ITIMER_PROF, 0)
+    compare.compare, compared = compare_to_the_bit, compare.compare
+    outcomes: collections.Counter[str] = collections.Counter()
+    failures = 0
+    with tempfile.TemporaryDirectory() as place:
+        undamaged = make_folders(Path(place))
+        for case in range(cases):
+            print(f"\rcase {case}", end="", file=sys.stderr)  # the last one where the process dies
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            try:
+                outcomes[run_case(undamaged, Path(place, "case"), np.random.default_rng((seed, case)))] += 1
+            except (Exception, SystemExit) as error:
+                failures += 1
+                print(f"\rseed {seed}, case {case}: {type(error).__name__}: {error}")
+            finally:
+                signal.setitimer(signal.ITIMER_PROF, 0)
+                shutil.rmtree(Path(place, "case"))
     signal.signal(signal.SIGPROF, handler)
+    compare.compare = compared
+    print(f"\r{cases} cases of seed {seed}, {failures} failures")
+    for outcome, count in sorted(outcomes.items()):
+        print(f"  {count:6} {outcome}")
+    return failures
 
 
-def test_damaged_folders(folders, tmp_path, monkeypatch, ends):
-    monkeypatch.setattr(compare, "compare", compare_to_the_bit)
-    became: dict[str, collections.Counter] = {}
-    for seed in range(SEED, SEED + CASES):
-        rng, damage = np.random.default_rng(seed), DAMAGES[seed % len(DAMAGES)]
-        work, case = tmp_path / str(seed), f"T5XPG_FUZZ_SEED={seed}: {damage.__name__}"
-        folder = shutil.copytree(folders[rng.integers(3)], work / "theirs")
-        damage(rng, folder)
-        before = sorted(work.rglob("*"))
-        ends()
-        try:
-            hf.import_model(str(folder), str(work / "ours"))
-        except ValueError as error:
-            assert str(folder) in str(error) and "\n" not in str(error), f"{case}: {error}"
-            assert sorted(work.rglob("*")) == before, case
-            outcome = "refused by name"
-        else:
-            assert_same_ids(folder, work / "ours", case)
-            outcome = "imported"
-        became.setdefault(damage.__name__, collections.Counter())[outcome] += 1
-        shutil.rmtree(work)
-    for name, outcomes in became.items():
-        print(f"{name:<13}", dict(outcomes))
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    args = parser.parse_args()
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    return run(args.cases, args.seed) > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
