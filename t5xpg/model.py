@@ -34,6 +34,7 @@ from jax.sharding import NamedSharding
 from t5x import checkpoints, models, utils
 from t5xpg import mlm, qa, recipes
 from t5xpg.base import private
+from t5xpg.decoding import Decoding
 from t5xpg.inspection import measurements
 from t5xpg.objectives import MaskedLM
 from t5xpg.vocabularies import sentinels
@@ -67,6 +68,7 @@ class Model:
     ):
         self.settings, self.model = settings, without_other_ids(settings["model"])
         self.batch_seconds: list[float] = []
+        self._steps: dict[Decoding, Any] = {}  # compiled by JAX when first called
         self._partitioner, self._batch_size = settings["partitioner"], batch_size
         self._lengths = settings["train_dataset_cfg"].task_feature_lengths
         batch = self._batch([], [])
@@ -116,6 +118,11 @@ class Model:
         """The task or mixture that it was trained on."""
         return seqio.get_mixture_or_task(self.settings["train_dataset_cfg"].mixture_or_task_name)
 
+    @property
+    def lengths(self) -> Mapping[str, int]:
+        """How many tokens it takes, {"inputs": …, "targets": …}."""
+        return self._lengths
+
     # ---- Encoder-decoders ----
 
     def predict(self, inputs: Sequence[str | Tokens], rng: jax.Array | None = None) -> list[str]:
@@ -126,9 +133,29 @@ class Model:
         """Returns the predicted ids, int32 [number of inputs, targets length]."""
         return self._run(self._predict, inputs, rng=rng)
 
+    def decode(
+        self, inputs: Sequence[str | Tokens], decoding: Decoding, rng: jax.Array | None = None
+    ) -> list[list[str]]:
+        """Returns for each input the texts that `decoding` finds, as many as its `samples`, the best first."""
+        step = self._steps.get(decoding)
+        if step is None:
+            step = self._partitioned(lambda params, batch, rng: decoding(self.model, params, batch, rng))
+            self._steps[decoding] = step
+        found = self._run(step, inputs, [[]] * len(inputs), rng)
+        return [[sentinels.decode(row, self.model.output_vocabulary) for row in rows] for rows in found]
+
     def score(self, inputs: Sequence[str | Tokens], targets: Sequence[str | Tokens]) -> np.ndarray:
         """Returns the log likelihood (nats) of each target given its input, float32 [number of inputs]."""
         return self._run(self._score, inputs, targets)
+
+    def token_scores(self, inputs: Sequence[str | Tokens], targets: Sequence[str | Tokens]) -> list[np.ndarray]:
+        """Returns the log likelihood (nats) of each token of each target, EOS included, float32 [its tokens].
+
+        Their sum is the target's `score`.
+        """
+        scores = self._run(self._token_score, inputs, targets)
+        lengths = [len(sentinels.encode(text, self.model.output_vocabulary)) for text in targets]
+        return [row[:length] for row, length in zip(scores, lengths, strict=True)]
 
     def next_ids(self, inputs: Sequence[str | Tokens], targets: Sequence[str | Tokens]) -> np.ndarray:
         """Returns the likeliest id at each position [number of inputs, targets length], given the targets before it."""
@@ -165,6 +192,14 @@ class Model:
     @cached_property
     def _score(self):
         return self._partitioned(lambda params, batch, _: self.model.score_batch(params, batch))
+
+    @cached_property
+    def _token_score(self):
+        def step(params, batch, _):
+            chances = jax.nn.log_softmax(private.compute_logits(self.model, params, batch).astype(jnp.float32))
+            return jnp.take_along_axis(chances, batch["decoder_target_tokens"][..., None], axis=-1)[..., 0]
+
+        return self._partitioned(step)
 
     @cached_property
     def _next(self):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
+
+from t5xpg.cli import export
 
 EXPORT = """examples:
   t5xpg export hf runs/corpus models/corpus                      (the latest checkpoint of a run)
@@ -17,8 +18,10 @@ IMPORT = """example:
 
 def register(verbs) -> None:
     """Adds the verbs `export` and `import` to what `ArgumentParser.add_subparsers` returned."""
-    parser = add_verb(
-        *(verbs, "export", "write a model for Hugging Face", EXPORT),
+    formats = add_formats(verbs, "export", "write a model for Hugging Face, CTranslate2 or TensorFlow")
+    export.register(formats)
+    parser = export.add_format(
+        *(formats, "hf", "Hugging Face", EXPORT),
         "Writes a T5 (1.0, 1.1, mT5, ByT5, umT5) or RoBERTa as a folder that Hugging Face's AutoModelForSeq2SeqLM\n"
         "or AutoModelForMaskedLM and AutoTokenizer load. Runs both models first: where logits or a beam search\n"
         "differ, nothing is written.",
@@ -33,8 +36,8 @@ def register(verbs) -> None:
         "--trust", action="store_true", help="let the run's config.gin, which is code, name any Python function"
     )
     parser.set_defaults(run=run_export)
-    parser = add_verb(
-        *(verbs, "import", "start from a Hugging Face model", IMPORT),
+    parser = export.add_format(
+        *(add_formats(verbs, "import", "start from a Hugging Face model"), "hf", "Hugging Face", IMPORT),
         "Writes a Hugging Face T5 or mT5 as a T5X checkpoint to fine-tune, and OUT/model.gin for it. Reads\n"
         "safetensors only. Runs both models first: where logits or a beam search differ, nothing is written.",
     )
@@ -43,19 +46,13 @@ def register(verbs) -> None:
     parser.set_defaults(run=run_import)
 
 
-def add_verb(verbs, verb: str, summary: str, epilog: str, description: str) -> argparse.ArgumentParser:
-    formats = verbs.add_parser(verb, help=summary).add_subparsers(metavar="FORMAT", required=True)
-    return formats.add_parser(
-        "hf",
-        help="Hugging Face",
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_formats(verbs, verb: str, summary: str):
+    """Returns what the verb's formats are added to."""
+    return verbs.add_parser(verb, help=summary).add_subparsers(metavar="FORMAT", required=True)
 
 
 def run_export(args: argparse.Namespace) -> int:
-    hf = load()
+    hf = export.load_hf()
     found = hf.export_model(args.model, args.out, gin_file=args.gin, tokenizer=args.tokenizer, trust=args.trust)
     print(f"{args.out}: {agreement(found)}\nhow to load it: {args.out}/README.md")
     if args.push:
@@ -64,7 +61,7 @@ def run_export(args: argparse.Namespace) -> int:
 
 
 def run_import(args: argparse.Namespace) -> int:
-    path, found = load().import_model(args.folder, args.out)
+    path, found = export.load_hf().import_model(args.folder, args.out)
     print(
         f"{path}: {agreement(found)}\nfine-tune it, on pairs of texts for example:\n"
         f"  t5xpg train {args.out}/model.gin t5x/configs/runs/finetune.gin configs/parts/pairs.gin \\\n"
@@ -73,17 +70,6 @@ def run_import(args: argparse.Namespace) -> int:
         "    TRAIN_STEPS=None TRAIN_STEPS_RELATIVE=1000"
     )
     return 0
-
-
-def load():
-    """Returns t5xpg.hf on the embedded engine, which reads T5X's gin files and checkpoints."""
-    os.environ["T5XPG_ENGINE"] = "embedded"
-    from t5xpg.cli.quiet import import_tensorflow
-
-    import_tensorflow()
-    from t5xpg import hf
-
-    return hf
 
 
 def agreement(found: dict[str, float]) -> str:

@@ -8,7 +8,22 @@ import sys
 import warnings
 
 import t5xpg
-from t5xpg.cli import cache, check, demo, errors, fill_mask, hf, inspect, prepare, programs, qa, recipes, tokenizer
+from t5xpg.cli import (
+    cache,
+    check,
+    demo,
+    errors,
+    fill_mask,
+    hf,
+    inspect,
+    predict,
+    prepare,
+    programs,
+    qa,
+    recipes,
+    score,
+    tokenizer,
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -73,6 +88,20 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"t5xpg {t5xpg.__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for group in (demo, prepare, cache, programs, recipes, check, inspect, tokenizer, hf, fill_mask, qa):
+    for group in (
+        demo,
+        prepare,
+        cache,
+        programs,
+        recipes,
+        check,
+        inspect,
+        tokenizer,
+        predict,
+        score,
+        hf,
+        fill_mask,
+        qa,
+    ):
         group.register(verbs)
     return parser

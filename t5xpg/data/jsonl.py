@@ -303,6 +303,22 @@ def _parse(lines: list[bytes], columns: Columns, path: str, offset: int) -> list
     return [np.array(column, dtype=object) for column in texts]
 
 
+def parse_line(line: bytes, columns: Columns, where: str) -> dict[str, str]:
+    """Returns {column: text} of a row; JsonlError, which begins with `where`, if it is not such a row."""
+    if problem := _problem(line.rstrip(b"\r\n"), columns):
+        raise JsonlError(f"{where}: {problem}")
+    row = orjson.loads(line)
+    return {column: row[key] for column, key in columns.items()}
+
+
+def decode_line(line: bytes, where: str) -> str:
+    """Returns the text of a line without its end; JsonlError, which begins with `where`, if it is not UTF-8."""
+    try:
+        return line.rstrip(b"\r\n").decode()
+    except UnicodeDecodeError as bad:
+        raise JsonlError(f"{where}: {_not_utf8(line, bad)}") from None
+
+
 def _problem(line: bytes, columns: Columns) -> str | None:
     """Returns what is wrong with one line and what to do; None if nothing is."""
     try:
@@ -328,10 +344,13 @@ def _not_json(line: bytes, error: orjson.JSONDecodeError) -> str:
     try:
         start = line.decode()[:60].strip()
     except UnicodeDecodeError as bad:
-        byte = f"byte {bad.start + 1} (0x{line[bad.start]:02x})"
-        return f"{byte} is not UTF-8. Save the file as UTF-8"
+        return _not_utf8(line, bad)
     found = f"broken JSON at character {error.pos + 1} ({error.msg}); the line starts {start!r}"
     return f"{found}. Each line must be one JSON object: mend or delete it"
+
+
+def _not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
+    return f"byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8. Save the file as UTF-8"
 
 
 def _kind(value: object) -> str:

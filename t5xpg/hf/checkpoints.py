@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,11 @@ vocabularies.byte_level_bpe.path = {0}
 NEEDED = ("torch", "transformers", "safetensors", "huggingface_hub")
 
 
-def check_ready() -> None:
-    """Raises ImportError when a package is missing, or `import t5x` would not give the embedded engine."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+def check_ready(needed: Sequence[str] | None = None, extra: str = "hf") -> None:
+    """Raises ImportError when a package of the extra is missing, or `import t5x` would not give the embedded engine."""
+    missing = [name for name in needed or NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ImportError(f"This needs {', '.join(missing)}: pip install 't5xpg[hf]'")
+        raise ImportError(f"This needs {', '.join(missing)}: pip install 't5xpg[{extra}]'")
     if not t5x_finder.is_embedded():
         raise ImportError("Checkpoints are converted by the embedded engine; set T5XPG_ENGINE=embedded.")
 

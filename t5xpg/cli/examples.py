@@ -1,0 +1,103 @@
+"""What `predict` and `score` read and write, line by line, so that a pipe gets each answer as soon as it is there."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import queue
+import sys
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any
+
+Example = dict[str, str]  # {column: text}
+
+
+def read(path: str, columns: Mapping[str, str] | None) -> Iterator[Example]:
+    """Yields the examples of a file, or as they come of "-", stdin.
+
+    Args:
+      path: may end in .gz, .bz2 or .xz.
+      columns: {column: key} of JSONL rows; None for text, where each line is an "inputs".
+
+    Raises:
+      JsonlError: names the line that cannot be used.
+    """
+    from t5xpg.data import compressed, jsonl
+
+    if path != "-" and columns:
+        yield from jsonl.read_rows([path], columns)
+        return
+    name = "stdin" if path == "-" else path
+    with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else compressed.open_binary(path) as file:
+        for number, line in enumerate(file, 1):
+            line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            if columns is None:
+                yield {"inputs": jsonl.decode_line(line, f"{name}:{number}")}
+            elif line.strip():
+                yield jsonl.parse_line(line, columns, f"{name}:{number}")
+
+
+def batches(examples: Iterable[Example], size: int, wait: bool) -> Iterator[list[Example]]:
+    """Yields the examples `size` at a time; where `wait` is False, as many as have come, one at least."""
+    if wait:
+        examples = iter(examples)
+        while part := list(itertools.islice(examples, size)):
+            yield part
+        return
+    arrived: queue.Queue[Example | Exception | None] = queue.Queue(size)
+    threading.Thread(target=_put_all, args=(examples, arrived), daemon=True).start()
+    last: Example | Exception | None = {}
+    while isinstance(last, dict):
+        part: list[Example | Exception | None] = [arrived.get()]
+        while len(part) < size and isinstance(part[-1], dict) and not arrived.empty():
+            part.append(arrived.get())
+        last = part[-1]
+        if found := [item for item in part if isinstance(item, dict)]:
+            yield found
+    if last is not None:
+        raise last
+
+
+def _put_all(examples: Iterable[Example], arrived: queue.Queue) -> None:
+    """Puts the examples, and then the error that ended them, or None."""
+    try:
+        for example in examples:
+            arrived.put(example)
+        arrived.put(None)
+    except Exception as error:
+        arrived.put(error)
+
+
+@contextlib.contextmanager
+def open_output(path: str | None) -> Iterator[IO[str]]:
+    """Opens stdout, or a file that appears whole or not at all."""
+    from t5xpg.base import files
+
+    if path is None:
+        yield sys.stdout
+        return
+    with files.open_whole(path) as file:
+        yield file
+
+
+def one_line(text: str) -> str:
+    r"""Returns the text with \n and \r in place of line ends."""
+    return text.replace("\n", r"\n").replace("\r", r"\r")
+
+
+def json_line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False)
+
+
+@contextlib.contextmanager
+def warnings_named(first: int, count: int) -> Iterator[None]:
+    """Prints what is warned of in the block to stderr, with the numbers of the examples that it is about."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    which = f"example {first}" if count == 1 else f"examples {first} to {first + count - 1}"
+    for warning in caught:
+        print(f"t5xpg: {which}: {warning.message}", file=sys.stderr)
