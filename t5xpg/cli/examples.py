@@ -49,16 +49,16 @@ def batches(examples: Iterable[Example], size: int, wait: bool) -> Iterator[list
         return
     arrived: queue.Queue[Example | Exception | None] = queue.Queue(size)
     threading.Thread(target=_put_all, args=(examples, arrived), daemon=True).start()
-    last: Example | Exception | None = {}
-    while isinstance(last, dict):
-        part: list[Example | Exception | None] = [arrived.get()]
-        while len(part) < size and isinstance(part[-1], dict) and not arrived.empty():
-            part.append(arrived.get())
-        last = part[-1]
-        if found := [item for item in part if isinstance(item, dict)]:
-            yield found
-    if last is not None:
-        raise last
+    while True:
+        came = [arrived.get()]
+        while len(came) < size and isinstance(came[-1], dict) and not arrived.empty():
+            came.append(arrived.get())
+        if part := [item for item in came if isinstance(item, dict)]:
+            yield part
+        if isinstance(came[-1], Exception):
+            raise came[-1]
+        if came[-1] is None:
+            return
 
 
 def _put_all(examples: Iterable[Example], arrived: queue.Queue) -> None:
