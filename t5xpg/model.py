@@ -34,9 +34,9 @@ from jax.sharding import NamedSharding
 from t5x import checkpoints, models, utils
 from t5xpg import mlm, qa, recipes
 from t5xpg.base import private
-from t5xpg.decoding import Decoding
 from t5xpg.inspection import measurements
 from t5xpg.objectives import MaskedLM
+from t5xpg.search import Search
 from t5xpg.vocabularies import sentinels
 
 Tokens = Sequence[int]
@@ -68,7 +68,7 @@ class Model:
     ):
         self.settings, self.model = settings, without_other_ids(settings["model"])
         self.batch_seconds: list[float] = []
-        self._steps: dict[Decoding, Any] = {}  # compiled by JAX when first called
+        self._searches: dict[Search, Any] = {}  # compiled by JAX when first called
         self._partitioner, self._batch_size = settings["partitioner"], batch_size
         self._lengths = settings["train_dataset_cfg"].task_feature_lengths
         batch = self._batch([], [])
@@ -133,15 +133,13 @@ class Model:
         """Returns the predicted ids, int32 [number of inputs, targets length]."""
         return self._run(self._predict, inputs, rng=rng)
 
-    def decode(
-        self, inputs: Sequence[str | Tokens], decoding: Decoding, rng: jax.Array | None = None
-    ) -> list[list[str]]:
-        """Returns for each input the texts that `decoding` finds, as many as its `samples`, the best first."""
-        step = self._steps.get(decoding)
-        if step is None:
-            step = self._partitioned(lambda params, batch, rng: decoding(self.model, params, batch, rng))
-            self._steps[decoding] = step
-        found = self._run(step, inputs, [[]] * len(inputs), rng)
+    def decode(self, inputs: Sequence[str | Tokens], search: Search, rng: jax.Array | None = None) -> list[list[str]]:
+        """Returns for each input the texts that `search` finds, as many as its `samples`, the best first."""
+        if search not in self._searches:
+            self._searches[search] = self._partitioned(
+                lambda params, batch, rng: search(self.model, params, batch, rng)
+            )
+        found = self._run(self._searches[search], inputs, [[]] * len(inputs), rng)
         return [[sentinels.decode(row, self.model.output_vocabulary) for row in rows] for rows in found]
 
     def score(self, inputs: Sequence[str | Tokens], targets: Sequence[str | Tokens]) -> np.ndarray:

@@ -19,8 +19,8 @@ import tensorflow as tf
 from jax.experimental import jax2tf
 
 from t5xpg.base import files
-from t5xpg.decoding import Decoding
 from t5xpg.model import Model
+from t5xpg.search import Search
 from t5xpg.vocabularies import in_graph, sentinels
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -28,7 +28,7 @@ TOLERANCE = 1e-4  # of scores, relative
 TEXTS = ("", "Call me <extra_id_0>.", "Größe, 🙂\n", "one two three")
 
 
-def export_model(model: Model, out: str, search: Decoding = Decoding()) -> None:
+def export_model(model: Model, out: str, search: Search = Search()) -> None:
     """Writes `out`, a folder for tf.saved_model.load and TensorFlow Serving, with a README.md that says how.
 
     Args:
@@ -52,7 +52,7 @@ def export_model(model: Model, out: str, search: Decoding = Decoding()) -> None:
 class Served(tf.Module):
     """The model's functions and all that they need, for tf.saved_model.save."""
 
-    def __init__(self, model: Model, search: Decoding):
+    def __init__(self, model: Model, search: Search):
         super().__init__()
         self._reader, self._writer = map(in_graph.of, (model.model.input_vocabulary, model.model.output_vocabulary))
         self.needs = sorted({*self._reader.needs, *self._writer.needs})
@@ -152,7 +152,7 @@ def first_key(seed):
     return jax.random.fold_in(jax.random.PRNGKey(seed), 0)
 
 
-def compare(folder: str, model: Model, search: Decoding) -> None:
+def compare(folder: str, model: Model, search: Search) -> None:
     """Raises ValueError where the folder, loaded and run by TensorFlow, gives other texts or scores than the model."""
     fits = (
         (model.model.input_vocabulary, model.lengths["inputs"]),
@@ -199,7 +199,7 @@ Before this folder got its name, TensorFlow loaded it and gave the model's own p
 """
 
 
-def readme(name: str, module: Served, model: Model, search: Decoding) -> str:
+def readme(name: str, module: Served, model: Model, search: Search) -> str:
     given = {key: value for key, value in dataclasses.asdict(search).items() if value not in (None, 1)}
     how = ", ".join(f"{key} {value}" for key, value in given.items()) or "the decode function of the run's recipe"
     return README.format(

@@ -18,6 +18,7 @@ ROOMS = {
     **{f"{name}.py": {"t5x"} for name in ("tasks", "qa", "roberta", "schedules", "trust")},
     # T5X, whichever answers: of it only what both have.
     **{name: {"t5x.embedded"} for name in ("inspection/", "hf/", "mlm.py", "model.py", "recipes.py", "name_value.py")},
+    **{name: {"t5x.embedded"} for name in ("search.py", "savedmodel.py")},
     **{name: {"t5x", "tensorflow", "jax", "seqio"} for name in ("__init__.py", "__main__.py", "t5x_finder.py")},
     "engine/": {"t5xpg"},
     "cli/": set(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from t5xpg.cli import decoding
+from t5xpg.cli import search_flags
 
 CT2 = """examples:
   t5xpg export ct2 runs/corpus models/corpus_ct2                 (the latest checkpoint of a run)
@@ -43,7 +43,7 @@ def register(formats) -> None:
     parser.add_argument("model_dir", metavar="MODEL_DIR", help="the run")
     parser.add_argument("out", help="the folder to write; must not exist")
     parser.add_argument("--step", type=int, help="the checkpoint (the latest)")
-    decoding.add_flags(parser)
+    search_flags.add_flags(parser)
     parser.set_defaults(run=run_savedmodel)
 
 
@@ -88,7 +88,7 @@ def run_savedmodel(args: argparse.Namespace) -> int:
     import t5xpg
     from t5xpg import savedmodel
 
-    search = decoding.from_args(args)
+    search = search_flags.from_args(args)
     model = t5xpg.Model.restore(args.model_dir, args.step, batch_size=len(savedmodel.TEXTS))
     savedmodel.export_model(model, args.out, search)
     print(f"{args.out}: gives the model's predictions and scores\nhow to load it: {args.out}/README.md")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from t5xpg.cli import decoding
+from t5xpg.cli import search_flags
 
 EXAMPLE = """examples:
   t5xpg predict runs/books "Call me <extra_id_0>."
@@ -28,7 +28,7 @@ def register(verbs) -> None:
     add_common(parser, "INPUT", "text to predict from")
     parser.add_argument("--key", help='the key of a row\'s input, where FILE is JSONL ("inputs"); makes stdin JSONL')
     parser.add_argument("--seed", type=int, help="of what is sampled (0)")
-    decoding.add_flags(parser)
+    search_flags.add_flags(parser)
     parser.set_defaults(run=run)
 
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     from t5xpg.cli import examples
 
-    search = decoding.from_args(args)
+    search = search_flags.from_args(args)
     if args.text:
         found = iter([{"inputs": text} for text in args.text])
     else:

@@ -214,9 +214,9 @@ def joined(params: Mapping[str, np.ndarray], name: str, *parts: str) -> np.ndarr
 
 def greedy(trained: checkpoints.Trained, rows: Sequence[Sequence[int]]) -> list[list[int]]:
     """Returns our greedy tokens in float32 for each row of ids, without EOS."""
-    from t5xpg.decoding import Decoding
+    from t5xpg.search import Search
 
-    search = Decoding(temperature=0)
+    search = Search(temperature=0)
     found = run(trained, lambda model, params, batch: search(model, params, batch, None)[:, 0], rows)
     return [up_to(row, trained.vocabulary.eos_id) for row in found.tolist()]
 

@@ -1,4 +1,4 @@
-"""The flags that say how predictions are searched for, as a `Decoding`; for `predict` and `export savedmodel`."""
+"""The flags that say how predictions are searched for, as a `Search`; for `predict` and `export savedmodel`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def from_args(args: argparse.Namespace):
-    """Returns the Decoding; raises ValueError that names the flags where they exclude each other."""
-    from t5xpg.decoding import Decoding
+    """Returns the Search; raises ValueError that names the flags where they exclude each other."""
+    from t5xpg.search import Search
 
     try:
-        return Decoding(**{name: getattr(args, name) for name in FLAGS})
+        return Search(**{name: getattr(args, name) for name in FLAGS})
     except ValueError as error:
         raise ValueError(f"--{error}") from None

@@ -15,7 +15,7 @@ from t5xpg.base import private
 
 
 @dataclasses.dataclass(frozen=True)
-class Decoding:
+class Search:
     """A search; with no argument, the model's own decode function with its own settings.
 
     Any of temperature, top_k and top_p, or more than one sample, samples; temperature 0 takes the likeliest token.
@@ -73,26 +73,26 @@ class Decoding:
           batch: has encoder_input_tokens [batch, inputs] and decoder_input_tokens [batch, targets].
           rng: to sample with.
         """
-        search: Callable[..., Any] = model.decode_fn
-        settings: dict[str, Any] = {}
-        if self.beams is not None:
-            search, settings = decoding.beam_search, {"num_decodes": self.beams}
-        elif self.temperature == 0:
-            search, settings = decoding.temperature_sample, {"num_decodes": 1, "decoder_params": {"topk": 1}}
-        elif self.is_random:
-            wanted = {"temperature": 1.0 if self.temperature is None else self.temperature}
-            wanted |= {"topk": self.top_k or 0, "topp": self.top_p or 0.0}
-            search, settings = (
-                decoding.temperature_sample,
-                {"num_decodes": self.samples, "decoder_params": wanted},
-            )
-        model = private.with_decode_fn(model, known_ids_only(search, model.output_vocabulary.vocab_size))
+        decode_fn, arguments = self._decode_fn(model)
+        model = private.with_decode_fn(model, known_ids_only(decode_fn, model.output_vocabulary.vocab_size))
         prompt = batch["decoder_input_tokens"]
         prompt = jnp.zeros((prompt.shape[0], self.max_length or prompt.shape[1]), jnp.int32)
         ids, _ = model.predict_batch_with_aux(
-            params, {**batch, "decoder_input_tokens": prompt}, rng=rng, return_all_decodes=True, **settings
+            params, {**batch, "decoder_input_tokens": prompt}, rng=rng, return_all_decodes=True, **arguments
         )  # in increasing order of their scores
         return ids[:, ::-1][:, : self.samples]
+
+    def _decode_fn(self, model: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Returns a decode function and the arguments of predict_batch_with_aux that go with it."""
+        if self.beams is not None:
+            return decoding.beam_search, {"num_decodes": self.beams}
+        if self.temperature == 0:
+            return decoding.temperature_sample, {"num_decodes": 1, "decoder_params": {"topk": 1}}
+        if self.is_random:
+            temperature = 1.0 if self.temperature is None else self.temperature
+            wanted = {"temperature": temperature, "topk": self.top_k or 0, "topp": self.top_p or 0.0}
+            return decoding.temperature_sample, {"num_decodes": self.samples, "decoder_params": wanted}
+        return model.decode_fn, {}
 
 
 def known_ids_only(decode_fn: Callable[..., Any], known: int) -> Callable[..., Any]:
