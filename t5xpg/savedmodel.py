@@ -40,8 +40,8 @@ def export_model(model: Model, out: str, search: Search = Search()) -> None:
       FileExistsError: `out` exists.
       ValueError: a vocabulary of another kind, or what TensorFlow computes is not what the model does.
     """
-    module = Served(model, search)
-    with files.make_folder_whole(out) as part:
+    with files.make_folder_whole(out, last="saved_model.pb") as part:
+        module = Served(model, search)
         with readable_top_k():
             signatures = module.signatures()
         tf.saved_model.save(module, str(part), signatures=signatures)

@@ -70,7 +70,7 @@ def look_in_working_directory_last() -> None:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """Parses the command line; recipes and NAME=VALUE may stand before and after a verb's options."""
+    """Parses the command line; recipes, NAME=VALUE and texts may stand before and after a verb's options."""
     parser = make_parser()
     args, rest = parser.parse_known_args(argv)
     if rest and (not hasattr(args, "what") or any(word.startswith("-") for word in rest)):

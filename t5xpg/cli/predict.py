@@ -36,7 +36,7 @@ def add_common(parser: argparse.ArgumentParser, text: str, text_help: str) -> No
     """Adds what `predict` and `score` share."""
     add = parser.add_argument
     add("run_dir", metavar="RUN", help="a MODEL_DIR, whose latest checkpoint is taken")
-    add("text", metavar=text, nargs="*", help=text_help)
+    add("what", metavar=text, nargs="*", help=text_help)
     add("--file", metavar="FILE", help=".jsonl or text, also .gz, .bz2 and .xz; - reads stdin as it comes")
     add("--output", metavar="FILE", help="in place of stdout; as --jsonl does where it ends in .jsonl")
     add("--jsonl", action="store_true", help="write JSON, an object a line")
@@ -45,9 +45,9 @@ def add_common(parser: argparse.ArgumentParser, text: str, text_help: str) -> No
 
 
 def run(args: argparse.Namespace) -> int:
-    if bool(args.text) == bool(args.file):
+    if bool(args.what) == bool(args.file):
         raise ValueError("Give texts or --file FILE, one of the two.")
-    if args.key and args.text:
+    if args.key and args.what:
         raise ValueError("--key is for rows of --file; texts have none.")
     if args.seed is not None and (args.beams is not None or args.temperature == 0):
         raise ValueError("--seed is for sampling, which --beams and --temperature 0 do not do.")
@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
     from t5xpg.cli import examples
 
     search = search_flags.from_args(args)
-    if args.text:
-        found = iter([{"inputs": text} for text in args.text])
+    if args.what:
+        found = iter([{"inputs": text} for text in args.what])
     else:
         is_jsonl = args.key is not None or ".jsonl" in args.file
         found = examples.read(args.file, {"inputs": args.key or "inputs"} if is_jsonl else None)

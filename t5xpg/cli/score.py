@@ -30,13 +30,13 @@ def register(verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if bool(args.text) == bool(args.file) or len(args.text) not in (0, 2):
+    if bool(args.what) == bool(args.file) or len(args.what) not in (0, 2):
         raise ValueError("Give an input and a target, or --file FILE with rows of both.")
     model = restore(args)
     from t5xpg.cli import examples
 
-    if args.text:
-        found = iter([dict(zip(("inputs", "targets"), args.text, strict=True))])
+    if args.what:
+        found = iter([dict(zip(("inputs", "targets"), args.what, strict=True))])
     else:
         found = examples.read(args.file, {"inputs": args.inputs_key, "targets": args.targets_key})
     as_jsonl, done = wants_jsonl(args), 0

@@ -18,6 +18,7 @@ from t5xpg.model import pad
 from t5xpg.roberta import Roberta
 from t5xpg.vocabularies import sentinels
 
+NEEDED = ("ctranslate2",)
 QUANTIZATIONS = ("int8", "int8_float16", "int8_bfloat16", "int8_float32", "int16", "float16", "bfloat16")
 INPUT_TOKENS, OUTPUT_TOKENS, BATCH = 256, 64, 8  # of each line that is compared; lines at a time
 # Where the two choose different tokens, ours may find them at most this many nats apart: as likely but for rounding.
@@ -32,7 +33,7 @@ class Comparison:
       lines: how many texts were compared.
       tokens: how many tokens we give for them.
       equal_lines, equal_tokens: of these, the lines whose tokens are all equal, and the tokens up to the first other.
-      nats: how much less likely we find the first other token of a line than ours, in nats; the most of all lines.
+      nats: how far our log likelihoods of the first other token of a line and of ours are apart; the most of all lines.
     """
 
     lines: int
@@ -47,7 +48,7 @@ class Comparison:
             return f"the same greedy tokens for {lines}"
         return (
             f"of {lines}: {self.equal_lines:,} lines have the same greedy tokens, {self.equal_tokens:,} tokens come "
-            f"before a line's first other one, which the checkpoint finds at most {self.nats:.1g} nats less likely"
+            f"before a line's first other one, which the checkpoint finds at most {self.nats:.1g} nats from its own"
         )
 
 
@@ -77,11 +78,11 @@ def export_model(
       FileExistsError: `out` exists.
       ValueError: no such checkpoint, a model that CTranslate2 has no counterpart for, or other tokens in float32.
     """
-    checkpoints.check_ready(("ctranslate2",), "ct2")
+    checkpoints.check_ready(NEEDED, "ct2")
     if quantization is not None and quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization is {quantization!r}; pass one of {', '.join(QUANTIZATIONS)}.")
     texts = sample_text.python_documentation() if texts is None else list(texts)
-    with files.make_folder_whole(out) as part:
+    with files.make_folder_whole(out, last="model.bin") as part:
         trained = checkpoints.read_trained(source, gin_file)
         if isinstance(trained.module, Roberta):
             raise ValueError(f"{source} is a RoBERTa; CTranslate2 takes encoder-decoders here.")
@@ -221,8 +222,8 @@ def greedy(trained: checkpoints.Trained, rows: Sequence[Sequence[int]]) -> list[
     return [up_to(row, trained.vocabulary.eos_id) for row in found.tolist()]
 
 
-def run(trained: checkpoints.Trained, step, rows: Sequence[Sequence[int]], targets=None) -> np.ndarray:
-    """Returns what `step(model, params, batch)` gives for each row of ids and its targets, in float32."""
+def run(trained: checkpoints.Trained, step, rows: Sequence[Sequence[int]], decoded=None) -> np.ndarray:
+    """Returns what `step(model, params, batch)` gives for each row of ids and what was decoded of it, in float32."""
     import jax
 
     from t5x import checkpoints as t5x_checkpoints
@@ -233,11 +234,12 @@ def run(trained: checkpoints.Trained, step, rows: Sequence[Sequence[int]], targe
     jitted = jax.jit(lambda params, batch: step(model, params, batch))
     params, found = jax.device_put(t5x_checkpoints.unflatten(trained.params)), []
     for start in range(0, len(rows), BATCH):
+        targets = pad((decoded or [])[start : start + BATCH], (BATCH, OUTPUT_TOKENS))
         batch = {
             "encoder_input_tokens": pad(rows[start : start + BATCH], (BATCH, INPUT_TOKENS)),
-            "decoder_target_tokens": pad((targets or [])[start : start + BATCH], (BATCH, OUTPUT_TOKENS)),
+            "decoder_input_tokens": shifted(targets),
+            "decoder_target_tokens": np.ones_like(targets),  # a 0 among them would not be seen by those after it
         }
-        batch["decoder_input_tokens"] = shifted(batch["decoder_target_tokens"])
         with jax.default_matmul_precision("highest"):
             found.append(np.asarray(jitted(params, batch)))
     return np.concatenate(found)[: len(rows)]
@@ -293,9 +295,9 @@ def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int | None:
 
 
 def gap(logits: np.ndarray, ours: Sequence[int], theirs: Sequence[int], at: int, eos_id: int) -> float:
-    """Returns by how many nats our logits [tokens, vocab] find their token at place `at` less likely than ours."""
+    """Returns by how many nats our logits [tokens, vocab] find their token at place `at` other than ours."""
     first, second = (tokens[at] if at < len(tokens) else eos_id for tokens in (ours, theirs))
-    return float(logits[at, first] - logits[at, second])
+    return abs(float(logits[at, first] - logits[at, second]))
 
 
 # ---- The model card ----

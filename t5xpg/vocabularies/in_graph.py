@@ -75,7 +75,7 @@ class Bytes(GraphText):
         number = tf.strings.to_number(tf.strings.regex_replace(tf.boolean_mask(flat, is_name), r"\D", ""), tf.int32)
         of_names = tf.RaggedTensor.from_row_lengths(self._size - 1 - number, tf.cast(is_name, tf.int64))
         chars = tf.strings.bytes_split(tf.where(is_name, b"", flat))  # [all parts, (bytes)]
-        codes = tf.cast(tf.io.decode_raw(chars.flat_values, tf.uint8), tf.int32)[:, 0] + 3
+        codes = tf.cast(tf.reshape(tf.io.decode_raw(chars.flat_values, tf.uint8), [-1]), tf.int32) + 3
         of_bytes = chars.with_flat_values(codes)
         return parts.with_flat_values(tf.concat([of_names, of_bytes], axis=1)).merge_dims(1, 2)
 
