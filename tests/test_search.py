@@ -1,6 +1,7 @@
 """How predictions are searched for: what each flag means, against the model's own next tokens."""
 
 import copy
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from t5xpg.vocabularies import sentinels
 
 INPUTS = ["the <extra_id_0> shore", "water", "On clear days"]
 GREEDY = Search(temperature=0)
-LENGTH, KNOWN = 16, 259  # tokens of a target; ids of the vocabulary
+LENGTH, KNOWN = 8, 259  # tokens of a target; ids of the vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +38,8 @@ def by_next_ids(model, text: str) -> str:
 
 def test_temperature_0_takes_the_likeliest_tokens(model):
     expected = [[by_next_ids(model, text)] for text in INPUTS]
-    assert len({text for (text,) in expected}) == len(INPUTS) and all(len(text) > 3 for (text,) in expected)
+    assert len({text for (text,) in expected}) == len(INPUTS) and all(len(text) > 1 for (text,) in expected)
     assert model.decode(INPUTS, GREEDY) == expected
-    assert model.decode(INPUTS, Search(top_k=1), jax.random.PRNGKey(3)) == expected
     assert model.decode(INPUTS, Search(top_p=1e-6), jax.random.PRNGKey(3)) == expected
 
 
@@ -48,12 +48,12 @@ def test_without_arguments_it_is_the_models_own_search(model):
 
 
 def test_max_length_bounds_predictions_either_way(model):
-    cut = model.decode(INPUTS, Search(temperature=0, max_length=5))
+    cut = model.decode(INPUTS, Search(temperature=0, max_length=3))
     assert [text.encode()[: len(short.encode())] for (text,), (short,) in zip(model.decode(INPUTS, GREEDY), cut)] == [
         short.encode() for (short,) in cut
     ]
     vocabulary = model.model.output_vocabulary
-    assert all(len(sentinels.encode(text, vocabulary)) <= 6 for (text,) in cut)
+    assert all(len(sentinels.encode(text, vocabulary)) <= 4 for (text,) in cut)
     longer = model.decode(INPUTS, Search(temperature=0, max_length=3 * LENGTH))
     assert any(len(sentinels.encode(text, vocabulary)) > LENGTH + 1 for (text,) in longer)
 
@@ -93,9 +93,9 @@ def test_no_id_above_the_vocabulary_is_chosen(model):
     params = jax.tree.map(jnp.asarray, params)
     inputs = jnp.array([[50, 60, 1]])
     batch = {"encoder_input_tokens": inputs, "decoder_input_tokens": jnp.zeros((1, 8), np.int32)}
-    assert wide.predict_batch(params, batch).max() >= KNOWN
-    for search in (GREEDY, Search(beams=2), Search(temperature=2.0)):
-        ids = search(wide, params, batch, jax.random.PRNGKey(0))
+    assert jax.jit(wide.predict_batch)(params, batch).max() >= KNOWN
+    for search in (Search(), GREEDY, Search(temperature=2.0)):
+        ids = jax.jit(partial(search, wide))(params, batch, jax.random.PRNGKey(0))
         assert ids[0].max() < KNOWN and np.count_nonzero(ids[0]) > 2
 
 
