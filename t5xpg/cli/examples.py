@@ -19,7 +19,7 @@ def read(path: str, columns: Mapping[str, str] | None) -> Iterator[Example]:
     """Yields the examples of a file, or as they come of "-", stdin.
 
     Args:
-      path: may end in .gz, .bz2 or .xz.
+      path: compressed or not.
       columns: {column: key} of JSONL rows; None for text, where each line is an "inputs".
 
     Raises:
@@ -30,14 +30,17 @@ def read(path: str, columns: Mapping[str, str] | None) -> Iterator[Example]:
     if path != "-" and columns:
         yield from jsonl.read_rows([path], columns)
         return
-    name = "stdin" if path == "-" else path
-    with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else compressed.open_binary(path) as file:
-        for number, line in enumerate(file, 1):
-            line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            if columns is None:
-                yield {"inputs": jsonl.decode_line(line, f"{name}:{number}")}
-            elif line.strip():
-                yield jsonl.parse_line(line, columns, f"{name}:{number}")
+    name, number = "stdin" if path == "-" else path, 0
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else compressed.open_binary(path) as file:
+            for number, line in enumerate(file, 1):
+                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                if columns is None:
+                    yield {"inputs": jsonl.decode_line(line, f"{name}:{number}")}
+                elif line.strip():
+                    yield jsonl.parse_line(line, columns, f"{name}:{number}")
+    except EOFError as error:  # of a damaged .gz, without a name
+        raise jsonl.JsonlError(f"{name}:{number + 1}: cannot be read from here on ({error}).") from error
 
 
 def batches(examples: Iterable[Example], size: int, wait: bool) -> Iterator[list[Example]]:

@@ -138,8 +138,7 @@ def test_answers_come_while_stdin_is_open(predict, model, monkeypatch, as_json):
     """A question, its answer, and only then the next question."""
     read_end, write_end = os.pipe()
     answers_end, answer_end = os.pipe()
-    stdin = io.TextIOWrapper(open(read_end, "rb"))
-    monkeypatch.setattr(sys, "stdin", stdin)
+    monkeypatch.setattr(sys, "stdin", os.fdopen(read_end, encoding="utf-8"))
     monkeypatch.setattr(sys, "stdout", os.fdopen(answer_end, "w", encoding="utf-8"))
     flags = ["--key", "q", "--jsonl"] if as_json else []
     status: list[int] = []
@@ -163,6 +162,14 @@ def test_a_line_of_stdin_that_is_not_text_is_named(predict, monkeypatch, capsys)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"fine\n\xff\n")))
     assert main(["predict", "run", "--file", "-", "--temperature", "0"]) == 1
     assert "stdin:2: byte 1 (0xff) is not UTF-8" in capsys.readouterr().err
+
+
+def test_a_file_that_is_cut_off_is_named(tmp_path, predict, capsys):
+    (tmp_path / "in.txt.gz").write_bytes(gzip.compress(b"a line\n" * 9)[:-9])
+    words = ["predict", "run", "--file", "in.txt.gz", "--temperature", "0", "--output", "out.txt"]
+    assert main(words) == 1
+    assert "t5xpg: error: in.txt.gz:" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt.gz"]
 
 
 def test_what_has_come_is_not_kept_waiting():

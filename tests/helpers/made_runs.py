@@ -1,4 +1,4 @@
-"""Runs that nobody trained: a MODEL_DIR with a recipe's config.gin and random parameters, whose outputs are long and varied."""
+"""Runs that nobody trained: a recipe's config.gin and random parameters, whose outputs are long and varied."""
 
 from __future__ import annotations
 

@@ -19,7 +19,13 @@ from t5xpg.vocabularies import sentinels, tokenizer_json, training
 ctranslate2 = pytest.importorskip("ctranslate2")
 
 LENGTHS = "TASK_FEATURE_LENGTHS={'inputs': 256, 'targets': 64}"  # longer than the relative positions tell apart
-T5_1_1 = ("configs/t5_1_1_tiny.gin", "tests/micro_model.gin", LENGTHS, "network.T5Config.num_decoder_layers=2", "network.T5Config.vocab_size=384")
+T5_1_1 = (
+    "configs/t5_1_1_tiny.gin",
+    "tests/micro_model.gin",
+    LENGTHS,
+    "network.T5Config.num_decoder_layers=2",
+    "network.T5Config.vocab_size=384",
+)
 FAMILIES = {
     "t5_1_1": T5_1_1,
     "t5_1_0": (*T5_1_1, "network.T5Config.mlp_activations=('relu',)", "network.T5Config.logits_via_embedding=True"),
@@ -68,7 +74,7 @@ def test_greedy_tokens_are_our_own(name, runs, text_file, tmp_path, capsys):
     assert f"{out}: float32: the same greedy tokens for {LINES} lines of text" in capsys.readouterr().out
     model = t5xpg.Model.restore(runs(name), batch_size=LINES)
     vocabulary, texts = model.model.output_vocabulary, Path(text_file).read_text(encoding="utf-8").splitlines()
-    rows = [sentinels.encode(text, vocabulary)[:255] + [1] for text in texts]
+    rows = [[*sentinels.encode(text, vocabulary)[:255], 1] for text in texts]
     assert max(map(len, rows)) > 140
     theirs = translate(out, rows, ct2.token_names(Path(out), vocabulary.vocab_size), 64)
     ours = [text for (text,) in model.decode(rows, Search(temperature=0))]
