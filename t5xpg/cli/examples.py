@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import queue
+import re
 import sys
 import threading
 import warnings
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
 
 Example = dict[str, str]  # {column: text}
+LINE_ENDS = re.compile("[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
 def read(path: str, columns: Mapping[str, str] | None) -> Iterator[Example]:
@@ -87,12 +89,13 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
 
 
 def one_line(text: str) -> str:
-    r"""Returns the text with \n and \r in place of line ends."""
-    return text.replace("\n", r"\n").replace("\r", r"\r")
+    r"""Returns the text with \n, \r, \x0b and so on in place of all that Unicode ends lines with."""
+    return LINE_ENDS.sub(lambda end: end[0].encode("unicode_escape").decode(), text)
 
 
 def json_line(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, ensure_ascii=False)
+    text = json.dumps(row, ensure_ascii=False)  # escapes control characters, and not Unicode's other line ends
+    return LINE_ENDS.sub(lambda end: f"\\u{ord(end[0]):04x}", text)
 
 
 @contextlib.contextmanager

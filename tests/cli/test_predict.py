@@ -62,7 +62,8 @@ def greedy(model, texts) -> list[str]:
 
 
 def escaped(texts) -> str:
-    return "".join(text.replace("\n", "\\n").replace("\r", "\\r") + "\n" for text in texts)
+    ends = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"  # where str.splitlines splits
+    return "".join("".join(repr(c)[1:-1] if c in ends else c for c in text) + "\n" for text in texts)
 
 
 def test_predictions_of_a_run_from_the_start(run_dir, model, capsys):
@@ -86,10 +87,13 @@ def test_a_line_for_each_input_in_order(predict, model, tmp_path):
 
 
 def test_line_ends_in_a_prediction_are_escaped_or_json(predict, model, monkeypatch):
-    monkeypatch.setattr(model, "decode", lambda texts, search, rng: [[f"a\nb\r{text}\\n"] for text in texts])
-    assert predict("x", "y") == "a\\nb\\rx\\n\na\\nb\\ry\\n\n"
+    monkeypatch.setattr(model, "decode", lambda texts, search, rng: [[f"a\nb\r{text}\\n\u2028"] for text in texts])
+    assert predict("x", "y") == "a\\nb\\rx\\n\\u2028\na\\nb\\ry\\n\\u2028\n"
     rows = [json.loads(line) for line in predict("x", "é", "--jsonl").splitlines()]
-    assert rows == [{"inputs": "x", "prediction": "a\nb\rx\\n"}, {"inputs": "é", "prediction": "a\nb\ré\\n"}]
+    assert rows == [
+        {"inputs": "x", "prediction": "a\nb\rx\\n\u2028"},
+        {"inputs": "é", "prediction": "a\nb\ré\\n\u2028"},
+    ]
 
 
 def test_the_output_file_is_there_whole_or_not_at_all(predict, model, run_dir, tmp_path, capsys):
