@@ -16,7 +16,6 @@ answers questions:
 
 from __future__ import annotations
 
-import functools
 import operator
 import os
 import time
@@ -36,7 +35,7 @@ from t5xpg import mlm, qa, recipes
 from t5xpg.base import private
 from t5xpg.inspection import measurements
 from t5xpg.objectives import MaskedLM
-from t5xpg.search import Search
+from t5xpg.search import Search, known_ids_only
 from t5xpg.vocabularies import sentinels
 
 Tokens = Sequence[int]
@@ -139,7 +138,7 @@ class Model:
             self._searches[search] = self._partitioned(
                 lambda params, batch, rng: search(self.model, params, batch, rng)
             )
-        found = self._run(self._searches[search], inputs, [[]] * len(inputs), rng)
+        found = self._run(self._searches[search], inputs, rng=rng)
         return [[sentinels.decode(row, self.model.output_vocabulary) for row in rows] for rows in found]
 
     def score(self, inputs: Sequence[str | Tokens], targets: Sequence[str | Tokens]) -> np.ndarray:
@@ -380,16 +379,6 @@ def encode_one(where: str, example: str | Tokens, vocabulary: seqio.Vocabulary) 
 
 def without_other_ids(model: models.BaseTransformerModel) -> models.BaseTransformerModel:
     """Returns a model whose decode function chooses no id above the output vocabulary; its losses are the same."""
-    decode_fn, known = model.decode_fn, model.output_vocabulary.vocab_size
-    if decode_fn is None:
+    if model.decode_fn is None:
         return model
-
-    @functools.wraps(decode_fn)
-    def decode(*args, tokens_to_logits, **kwargs):
-        def masked(state):
-            logits, cache = tokens_to_logits(state)  # [rows, embeddings]
-            return jnp.where(jnp.arange(logits.shape[-1])[None] < known, logits, -1e10), cache
-
-        return decode_fn(*args, tokens_to_logits=masked, **kwargs)
-
-    return private.with_decode_fn(model, decode)
+    return private.with_decode_fn(model, known_ids_only(model.decode_fn, model.output_vocabulary.vocab_size))

@@ -34,6 +34,7 @@ def register(formats) -> None:
     add("--tokenizer", metavar="FILE", help="the SentencePiece model (the run's)")
     add("--compare", metavar="FILE", help="text to compare on, a line each (Python's documentation)")
     add("--lines", type=int, default=LINES, metavar="N", help=f"how many of its lines to compare ({LINES})")
+    add_trust(parser)
     parser.set_defaults(run=run_ct2)
     parser = add_format(
         *(formats, "savedmodel", "TensorFlow", SAVEDMODEL),
@@ -44,6 +45,7 @@ def register(formats) -> None:
     parser.add_argument("out", help="the folder to write; must not exist")
     parser.add_argument("--step", type=int, help="the checkpoint (the latest)")
     search_flags.add_flags(parser)
+    add_trust(parser)
     parser.set_defaults(run=run_savedmodel)
 
 
@@ -54,6 +56,12 @@ def add_format(formats, name: str, summary: str, epilog: str, description: str) 
         description=description,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust", action="store_true", help="let the run's config.gin, which is code, name any Python function"
     )
 
 
@@ -74,6 +82,7 @@ def run_ct2(args: argparse.Namespace) -> int:
         tokenizer=args.tokenizer,
         quantization=args.quantization,
         texts=texts[: args.lines],
+        trust=args.trust,
     )
     for kind, comparison in found.items():
         print(f"{args.out}: {kind}: {comparison}")
@@ -89,7 +98,7 @@ def run_savedmodel(args: argparse.Namespace) -> int:
     from t5xpg import savedmodel
 
     search = search_flags.from_args(args)
-    model = t5xpg.Model.restore(args.model_dir, args.step, batch_size=len(savedmodel.TEXTS))
+    model = t5xpg.Model.restore(args.model_dir, args.step, len(savedmodel.TEXTS), args.trust)
     savedmodel.export_model(model, args.out, search)
     print(f"{args.out}: gives the model's predictions and scores\nhow to load it: {args.out}/README.md")
     return 0

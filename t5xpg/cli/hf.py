@@ -32,9 +32,7 @@ def register(verbs) -> None:
     parser.add_argument("--tokenizer", metavar="FILE", help="where the SentencePiece model or tokenizer.json is now")
     parser.add_argument("--push", metavar="REPO_ID", help="then upload the folder to the Hugging Face Hub, privately")
     parser.add_argument("--public", action="store_true", help="with --push: let everybody see the repository")
-    parser.add_argument(
-        "--trust", action="store_true", help="let the run's config.gin, which is code, name any Python function"
-    )
+    export.add_trust(parser)
     parser.set_defaults(run=run_export)
     parser = export.add_format(
         *(add_formats(verbs, "import", "start from a Hugging Face model"), "hf", "Hugging Face", IMPORT),

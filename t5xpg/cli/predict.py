@@ -42,6 +42,7 @@ def add_common(parser: argparse.ArgumentParser, text: str, text_help: str) -> No
     add("--jsonl", action="store_true", help="write JSON, an object a line")
     add("--batch_size", type=int, default=8, metavar="N", help="computed at a time (8)")
     add("--step", type=int, help="the checkpoint (the latest)")
+    add("--trust", action="store_true", help="let the run's config.gin, which is code, name any Python function")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,4 +96,4 @@ def restore(args: argparse.Namespace):
     import_tensorflow()
     import t5xpg
 
-    return t5xpg.Model.restore(args.run_dir, args.step, args.batch_size)
+    return t5xpg.Model.restore(args.run_dir, args.step, args.batch_size, args.trust)

@@ -60,13 +60,14 @@ def export_model(
     tokenizer: str | None = None,
     quantization: str | None = None,
     texts: Sequence[str] | None = None,
+    trust: bool = False,
 ) -> dict[str, Comparison]:
     """Writes a T5 to `out`, a folder for ctranslate2.Translator with tokenizer.json and a model card (README.md).
 
     Rows of the embedding that no id of the vocabulary has are left out.
 
     Args:
-      source, out, gin_file, tokenizer: as for `hf.export_model`.
+      source, out, gin_file, tokenizer, trust: as for `hf.export_model`.
       quantization: one of QUANTIZATIONS; None keeps float32.
       texts: to compare on; lines of Python's documentation if None.
 
@@ -83,10 +84,10 @@ def export_model(
         raise ValueError(f"quantization is {quantization!r}; pass one of {', '.join(QUANTIZATIONS)}.")
     texts = sample_text.python_documentation() if texts is None else list(texts)
     with files.make_folder_whole(out, last="model.bin") as part:
-        trained = checkpoints.read_trained(source, gin_file)
+        trained = checkpoints.read_trained(source, gin_file, tokenizer, trust)
         if isinstance(trained.module, Roberta):
             raise ValueError(f"{source} is a RoBERTa; CTranslate2 takes encoder-decoders here.")
-        vocabulary = write_tokenizer(trained, part, tokenizer, compare_tokenizer)
+        vocabulary = write_tokenizer(trained, part, compare_tokenizer)
         names = token_names(part, vocabulary.vocab_size)
         rows = [sentinels.encode(text, vocabulary)[:INPUT_TOKENS] for text in texts]
         ours = greedy(trained, rows)
