@@ -35,7 +35,7 @@ import pyarrow
 import pyarrow.parquet
 import zstandard
 
-from t5xpg.data import corpora, jsonl
+from t5xpg.data import corpora, jsonl, text_files
 
 SECONDS = 20
 ALPHABET = 'ab "\\/\t\n\r\x7fé\u2028漢字🦜{}[],:'
@@ -72,7 +72,7 @@ KINDS: dict[str, tuple[Callable[[list[str], random.Random], bytes], bool]] = {
 
 
 def truncated(rng: random.Random, data: bytes) -> bytes:
-    return data[: rng.randrange(1, len(data))]
+    return data[: rng.randrange(1, max(2, len(data)))]
 
 
 def flipped(rng: random.Random, data: bytes) -> bytes:
@@ -151,13 +151,13 @@ def prepare(path: Path, out: Path) -> None:
     """Runs `prepare text` on the file: a whole output, or one line and none."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
-            corpora.prepare_text([path], out, validation_fraction=0)
+            text_files.prepare_text([path], out, validation_fraction=0)
         except corpora.CorpusError as error:
             assert str(path) in str(error) or str(out) in str(error), str(error)
             assert not out.exists() or not os.listdir(out), os.listdir(out)
             return
     (written,) = out.iterdir()
-    assert all("text" in json.loads(line) for line in written.read_text(encoding="utf-8").splitlines())
+    assert all("text" in json.loads(line) for line in written.read_bytes().splitlines())
     written.unlink()
 
 
