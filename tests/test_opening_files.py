@@ -34,6 +34,8 @@ ALLOWED = {
     "cli/quiet.py": "what goes to the terminal",
     "inspection/page.py": "the package's own page.html",
     "data/sharding.py": "rows that wait on the local disk",
+    "data/offline_cache.py": "the lock and the records of a cache on a local disk",
+    "data/jsonl_task.py": "a cache where TensorFlow can open it",
     "data/corpora.py": "Python's own sources, and whether a data set's name is a local folder",
 }
 # What runs are made of; to be emptied as they learn of URLs.

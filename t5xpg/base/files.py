@@ -346,6 +346,23 @@ def send_folder(folder: str, path: str | os.PathLike, last: str = "") -> None:
 
 
 @contextlib.contextmanager
+def local_result(path: str | os.PathLike) -> Iterator[str]:
+    """Yields a local path for a library that knows no URLs to write a file at; it is sent if the block succeeds.
+
+    A local `path` is yielded itself.
+    """
+    check_writable(path)
+    if not is_url(path):
+        yield absolute(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="t5xpg-") as folder:
+        local = os.path.join(folder, name(path))
+        yield local
+        with named_errors(path):
+            file_system(path).put_file(local, absolute(path))
+
+
+@contextlib.contextmanager
 def local_copy(path: str | os.PathLike) -> Iterator[str]:
     """Yields a local path with a file's or a folder's content, for libraries that know no URLs; removed afterwards."""
     if not is_url(path):

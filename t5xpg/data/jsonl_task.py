@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 
 import seqio
 import tensorflow as tf
 
+from t5xpg.base import files
 from t5xpg.base.notices import notice
-from t5xpg.data import remarks
+from t5xpg.data import remarks, stored_cache
 from t5xpg.data.sources import JsonlDataSource
 from t5xpg.data.tf_functions import without_autograph
 from t5xpg.objectives.base import Objective
@@ -30,6 +33,7 @@ class JsonlTask(seqio.Task):
     """
 
     source: JsonlDataSource
+    _cache_dir: str | None  # SeqIO's, found when it is first asked for
 
     def __init__(self, name: str, *, objective: Objective, **parts):
         super().__init__(name, **parts)
@@ -64,6 +68,27 @@ class JsonlTask(seqio.Task):
             try_in_mem_cache=try_in_mem_cache,
             **settings,
         )
+
+    @property
+    def cache_dir(self) -> str | None:
+        """The task's folder in the first of SeqIO's cache directories that has it; they may be at any URL."""
+        for folder in seqio.get_global_cache_dirs():
+            found = os.path.join(folder, seqio.get_task_dir_from_name(self.name))
+            exists = files.exists if stored_cache.is_needed(folder) else tf.io.gfile.exists
+            if not self._cache_dir and exists(os.path.join(found, "COMPLETED")):
+                self._cache_dir = found
+        return self._cache_dir
+
+    def get_cached_stats(self, split: str = "train") -> Mapping[str, int]:
+        if not stored_cache.is_needed(self.cache_dir or ""):
+            return super().get_cached_stats(split)
+        return json.loads(files.read_text(seqio.get_cached_stats_path(self.cache_dir, split)))
+
+    def _get_cached_source(self, split: str, file_shuffle_buffer_size: int | None = None) -> seqio.DataSource:
+        folder = self.cache_dir or ""
+        if not stored_cache.is_needed(folder):
+            return super()._get_cached_source(split, file_shuffle_buffer_size)
+        return stored_cache.StoredCache(folder, split, file_shuffle_buffer_size)
 
     def remarks(self, split: str, shuffle: bool, windows: int) -> list[str]:
         """Returns what a user should know about a split, a line each; `windows` of its files are looked at."""

@@ -19,15 +19,15 @@ import contextlib
 import dataclasses
 import fcntl
 import functools
-import glob
 import hashlib
 import json
 import multiprocessing
 import os
 import re
-import shutil
 import signal
+import socket
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from t5xpg import vocabularies
-from t5xpg.base.files import write_whole
+from t5xpg.base import files, stores
 from t5xpg.data import jsonl, sources
 
 Plan = dict[str, Any]  # what the shards of a split are made of; JSON
@@ -129,7 +129,7 @@ class _Part:
     @property
     def report_path(self) -> Path:
         """Exists once the shards are whole."""
-        return Path(self.folder, f"{self.split}.part-{self.index:05d}-of-{self.parts:05d}.json")
+        return stores.path_of(self.folder) / f"{self.split}.part-{self.index:05d}-of-{self.parts:05d}.json"
 
 
 class _TaskCache:
@@ -137,7 +137,8 @@ class _TaskCache:
 
     def __init__(self, task: seqio.Task, output_cache_dir: str | os.PathLike):
         self.task = task
-        self._folder = Path(output_cache_dir, seqio.get_task_dir_from_name(task.name))
+        folder = stores.path_of(output_cache_dir, "--output_cache_dir")
+        self._folder = folder / seqio.get_task_dir_from_name(task.name)
         self._unfinished = self._folder / "unfinished"
         self._completed = self._folder / "COMPLETED"
         self._plans: dict[str, Plan] = {}
@@ -156,13 +157,7 @@ class _TaskCache:
         """Makes the folder to write to and locks it until `locks` closes."""
         if not self._plans:
             return
-        self._unfinished.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self._unfinished / "lock", os.O_CREAT | os.O_RDWR)
-        locks.callback(os.close, lock)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CacheError(f"{self._folder}: another process is writing this cache. Wait for it or stop it") from None
+        _lock(self._unfinished / "lock", locks)
         for split, plan in self._plans.items():
             if overwrite or not self._has_begun(split, plan):
                 self._remove_unfinished(split)
@@ -171,7 +166,7 @@ class _TaskCache:
     def parts(self) -> list[_Part]:
         """All parts of the splits to write, the finished ones too."""
         return [
-            _Part(self.task.name, split, str(self._unfinished), index, count, plan["num_shards"])
+            _Part(self.task.name, split, os.fspath(self._unfinished), index, count, plan["num_shards"])
             for split, plan in self._plans.items()
             for count in [min(plan["source_shards"], plan["num_shards"])]
             for index in range(count)
@@ -184,7 +179,7 @@ class _TaskCache:
         reports = {split: self._merged_report(split) for split in self._plans}
         plans = {**self._completed_plans(), **self._plans}
         if any(self._is_cached(split) for split in self._plans):
-            self._completed.unlink()  # nobody may read a mixture of old and new
+            files.remove(self._completed)  # nobody may read a mixture of old and new
         for split, report in reports.items():
             self._move_shards(split)
             info, stats = self._json_paths(split)
@@ -193,8 +188,8 @@ class _TaskCache:
         _write_json(self._completed, plans)
         for split in self._plans:
             self._remove_unfinished(split)
-        if not list(self._unfinished.glob("*.json")):
-            shutil.rmtree(self._unfinished)
+        if not any(name.endswith(".json") for name in files.names_in(self._unfinished)):
+            files.remove(self._unfinished)
 
     def stats(self, splits: Sequence[str]) -> dict[str, dict[str, int]]:
         return {split: _read_json(self._json_paths(split)[1]) for split in splits}
@@ -216,28 +211,30 @@ class _TaskCache:
         return {"info": {**info, "seqio_version": seqio.__version__}, "stats": dict(stats)}
 
     def _move_shards(self, split: str) -> None:
-        shards = f"{glob.escape(split)}.tfrecord-*"
-        for stale in self._folder.glob(shards):
-            if not stale.name.endswith(f"-of-{self._plans[split]['num_shards']:05d}"):
-                stale.unlink()
-        for path in self._unfinished.glob(shards):
-            os.replace(path, self._folder / path.name)
+        begin, end = f"{split}.tfrecord-", f"-of-{self._plans[split]['num_shards']:05d}"
+        for name in files.names_in(self._folder):
+            if name.startswith(begin) and not name.endswith(end):
+                files.remove(self._folder / name)
+        for name in files.names_in(self._unfinished):
+            if name.startswith(begin):
+                files.move(self._unfinished / name, self._folder / name)
 
     def _remove_unfinished(self, split: str) -> None:
-        self._plan_path(split).unlink(missing_ok=True)  # first: what has no plan is void
-        for path in self._unfinished.glob(f"{glob.escape(split)}.*"):
-            path.unlink()
+        files.remove(self._plan_path(split))  # first: what has no plan is void
+        for name in files.names_in(self._unfinished):
+            if name.startswith(f"{split}."):
+                files.remove(self._unfinished / name)
 
     def _has_begun(self, split: str, plan: Plan) -> bool:
         path = self._plan_path(split)
-        return path.exists() and _read_json(path) == plan
+        return files.exists(path) and _read_json(path) == plan
 
     def _is_cached(self, split: str) -> bool:
-        return self._completed.exists() and self._json_paths(split)[0].exists()
+        return files.exists(self._completed) and files.exists(self._json_paths(split)[0])
 
     def _completed_plans(self) -> dict[str, Plan]:
         """Returns {split: plan} of what is cached; what Beam cached has none."""
-        text = self._completed.read_text("utf-8") if self._completed.exists() else ""
+        text = files.read_text(self._completed) if files.exists(self._completed) else ""
         plans = json.loads(text) if text.startswith("{") else {}
         return {split: plan for split, plan in plans.items() if self._is_cached(split)}
 
@@ -252,8 +249,9 @@ class _TaskCache:
         return self._unfinished / f"{split}.plan.json"
 
     def _json_paths(self, split: str) -> tuple[Path, Path]:
-        info = seqio.get_cached_info_path(self._folder, split)
-        return Path(info), Path(seqio.get_cached_stats_path(self._folder, split))
+        paths = (seqio.get_cached_info_path, seqio.get_cached_stats_path)
+        info, stats = (stores.path_of(path(os.fspath(self._folder), split)) for path in paths)
+        return info, stats
 
 
 def _plan(task: seqio.Task, split: str, num_shards: int | None) -> Plan:
@@ -264,15 +262,15 @@ def _plan(task: seqio.Task, split: str, num_shards: int | None) -> Plan:
     source = task.source
     shards = [str(shard) for shard in source.list_shards(split)]
     of_files = isinstance(source, sources.JsonlDataSource)
-    paths = source.find_files(split) if of_files else filter(os.path.isfile, shards)
+    paths = source.find_files(split) if of_files else filter(files.is_file, shards)
     placeholder = [isinstance(p, seqio.CacheDatasetPlaceholder) for p in task.preprocessors]
     steps = task.preprocessors[: placeholder.index(True)]
     features = task.output_features.items()
-    status = {os.path.abspath(path): os.stat(path) for path in paths}
+    status = {stores.absolute(path): files.status(path) for path in paths}
     return {
         "num_shards": num_shards or max(len(shards), _MIN_SHARDS),
         "source_shards": len(shards),
-        "files": {path: [s.st_size, s.st_mtime_ns] for path, s in status.items()},
+        "files": {path: [s.size, int(s.version) if s.version.isdigit() else s.version] for path, s in status.items()},
         "preprocessors": [re.sub(r" at 0x\w+", "", repr(step)) for step in steps],
         "vocabularies": {name: _identify(f.vocabulary) for name, f in features},
     }
@@ -291,7 +289,7 @@ def _identify(vocabulary: seqio.Vocabulary) -> str:
 
 def _write(parts: Sequence[_Part], processes: int, register: Callable | None) -> None:
     """Writes the parts that are not finished, under one progress bar that counts shards."""
-    waiting = [part for part in parts if not part.report_path.exists()]
+    waiting = [part for part in parts if not files.exists(part.report_path)]
     total = sum(len(part.paths) for part in parts)
     with tqdm(desc="caching", total=total, unit="shard", disable=not parts) as bar:
         bar.update(total - sum(len(part.paths) for part in waiting))
@@ -341,8 +339,8 @@ def _write_part(part: _Part) -> _Part:
     features: dict[str, Any] = {}
     stats: collections.Counter[str] = collections.Counter()
     try:
-        with contextlib.ExitStack() as files:
-            writers = [files.enter_context(tf.io.TFRecordWriter(path)) for path in part.paths]
+        with contextlib.ExitStack() as stack:
+            writers = [stack.enter_context(_open_shard(path)) for path in part.paths]
             for number, example in enumerate(_examples(task, part)):
                 record = seqio.dict_to_tfexample(example).SerializeToString(deterministic=True)
                 writers[number % len(writers)].write(record)
@@ -353,6 +351,38 @@ def _write_part(part: _Part) -> _Part:
         raise CacheError(found or f"{part.task}, split {part.split!r}: {error}") from None
     _write_json(part.report_path, {"features": features, "stats": stats})
     return part
+
+
+@contextlib.contextmanager
+def _open_shard(path: str) -> Iterator[tf.io.TFRecordWriter]:
+    """Opens a shard to write records; TensorFlow writes to the local disk, what is for a URL is then sent there."""
+    with files.local_result(path) as local, tf.io.TFRecordWriter(local) as writer:
+        yield writer
+
+
+def _lock(path: Path, locks: contextlib.ExitStack) -> None:
+    """Makes the folder and locks it until `locks` closes; at a URL by a file that is there meanwhile.
+
+    Raises:
+      CacheError: another process holds the lock.
+    """
+    taken = f"{path.parent.parent}: another process is writing this cache. Wait for it or stop it"
+    files.make_folder(path.parent)
+    if stores.is_url(path):
+        owner = f"process {os.getpid()} on {socket.gethostname()}, {uuid.uuid4().hex}"
+        try:
+            files.create(path, owner)
+        except FileExistsError:
+            holder = files.read_text(path).rpartition(",")[0]
+            raise CacheError(f"{taken}; if {holder}, has died, remove {path}") from None
+        locks.callback(files.remove, path)
+        return
+    lock = os.open(path, os.O_CREAT | os.O_RDWR)
+    locks.callback(os.close, lock)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CacheError(taken) from None
 
 
 def _examples(task: seqio.Task, part: _Part) -> tf.data.Dataset:
@@ -392,8 +422,8 @@ def _is_maximum(stat: str) -> bool:
 
 
 def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text("utf-8"))
+    return json.loads(files.read_text(path))
 
 
 def _write_json(path: Path, content: object) -> None:
-    write_whole(path, json.dumps(content, sort_keys=True, indent=2) + "\n")
+    files.write_whole(path, json.dumps(content, sort_keys=True, indent=2) + "\n")

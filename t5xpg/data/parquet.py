@@ -12,6 +12,7 @@ from t5xpg.base.stores import StoreError
 
 SUFFIX = ".parquet"
 _BUFFER = 1024 * 1024  # bytes of a column chunk read at a time
+_FEWEST_ROWS = 16  # of a window, where other columns are large
 
 
 class ParquetError(ValueError):
@@ -49,7 +50,7 @@ def windows(file: IO[bytes], group: int, columns: Mapping[str, str], size: int) 
       file: an open file.
       group: which row group.
       columns: {name: column of the file}.
-      size: bytes of text in a window, about.
+      size: bytes of a window's rows, with their other columns, about.
 
     Raises:
       ParquetError: the file is damaged (also a page whose checksum is wrong, where it has any), has no such column,
@@ -59,9 +60,10 @@ def windows(file: IO[bytes], group: int, columns: Mapping[str, str], size: int) 
         keys = list(columns.values())
         _check_columns(table.schema_arrow, columns)
         described = table.metadata.row_group(group)
-        chunks = [described.column(i) for i in range(described.num_columns)]
-        of_text = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in keys)
-        rows = max(1, min(described.num_rows, described.num_rows * size // max(1, of_text)))
+        # Of all columns: pyarrow ends the process where it is asked for the size of a damaged one.
+        rows = max(
+            _FEWEST_ROWS, min(described.num_rows, described.num_rows * size // max(1, described.total_byte_size))
+        )
         done = 0
         for batch in table.iter_batches(rows, [group], list(dict.fromkeys(keys)), use_threads=False):
             texts = [batch.column(key).to_pylist() for key in keys]
