@@ -135,6 +135,7 @@ def test_a_restored_model_predicts_scores_and_trains(micro_run):
     model = Model.restore(str(micro_run[0]), batch_size=4)
     inputs, targets = ["the far shore", "a thin grey line", "water"], ["x", "yy", "zzz"]
     assert len(model.predict(inputs)) == 3
+    assert int(Model(model.settings, str(micro_run[0])).train_state.step) == 20  # a MODEL_DIR is its latest checkpoint
     before = model.score(inputs, targets)
     assert before.shape == (3,) and (before < 0).all()
     batched = Model.restore(str(micro_run[0]), batch_size=2).score(inputs, targets)
