@@ -219,10 +219,8 @@ def test_a_folder_of_checkpoints_stands_for_its_latest(make, state, tmp_path):
 
 def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(make, state, tmp_path):
     save(make, tmp_path, *(state.replace_step(jnp.asarray(step)) for step in (0, 20)))
-    for cfg in (
-        utils.RestoreCheckpointConfig(str(tmp_path / "checkpoint_30"), "specific"),
-        utils.RestoreCheckpointConfig(str(tmp_path / "checkpoint_20"), "latest"),  # holds none
-    ):
+    for name, mode in (("checkpoint_30", "specific"), ("checkpoint_20", "latest")):  # the second holds none
+        cfg = utils.RestoreCheckpointConfig(str(tmp_path / name), mode)
         with pytest.raises(ValueError, match=f"{tmp_path} holds the checkpoints 0, 20"):
             checkpoints.open_checkpoint(cfg.found_checkpoint_paths()[0])
     assert checkpoint_paths.describe_steps(str(tmp_path / "nowhere" / "at all")) == "no checkpoint is there"

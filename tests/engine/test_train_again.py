@@ -102,23 +102,26 @@ def test_allowed_changes_go_on_with_the_next_example(copied, corpus, tmp_path):
 @pytest.mark.parametrize(
     ("saved", "received", "line"),
     [
-        (20, [], "; step 20 is in {}"),
-        (10, [], "; the last of them were not saved, and step 10 is in {}"),
-        (None, [], "; the last of them were not saved, and no checkpoint is there"),
-        (20, [15], "Stopped at step 20: saved {}/checkpoint_20; the same command continues from there."),
-        (10, [15], "Stopped; the last steps were not saved, and step 10 is in {}."),
+        (20, 0, "; step 20 is in {}"),
+        (10, 0, "; the last of them were not saved, and step 10 is in {}"),
+        (None, 0, "; the last of them were not saved, and no checkpoint is there"),
+        (20, 15, "Stopped at step 20: saved {}/checkpoint_20; the same command continues from there."),
+        (10, 15, "Stopped; the last steps were not saved, and step 10 is in {}."),
     ],
 )
-def test_the_last_line_names_a_step_only_if_it_was_saved(tmp_path, capsys, saved, received, line):
+def test_the_last_line_names_a_step_only_if_it_was_saved(tmp_path, monkeypatch, capsys, saved, received, line):
+    monkeypatch.setattr(train.signals, "stopping", lambda: received)
+    monkeypatch.setattr(train.signals, "say_once", train.console.say)
+    monkeypatch.setattr(train.signals, "end_within", lambda seconds, status: None)
     if saved is not None:
         (tmp_path / f"checkpoint_{saved}").mkdir()
         (tmp_path / f"checkpoint_{saved}" / "commit_success.txt").touch()
     manager = types.SimpleNamespace(wait_until_finished=lambda: None)
     run = train.TrainingRun(None, manager, None, None, {}, {}, str(tmp_path))
     try:
-        run._report_end(20, 20, 1.0, received)
+        run._report_end(20, 20, 1.0)
     except SystemExit as stop:
-        assert stop.code == 128 + 15
+        assert stop.code == 128 + received
     last = capsys.readouterr().err
     assert last.endswith(line.format(tmp_path) + "\n")
     assert saved == 20 or "step 20" not in last

@@ -138,14 +138,12 @@ def train(
     evaluator = evaluation.make_evaluator(
         infer_eval_dataset_cfg, inference_evaluator_cls, model, partitioner, model_dir, verify_matching_vocabs_fn
     )
-
     closing = contextlib.closing(evaluator) if evaluator else contextlib.nullcontext()
     initializer = make_initializer(train_state_initializer_cls, model, layout, train_iter, partitioner)
     describe_run(model_dir, initializer, partitioner, train_dataset_cfg)
     restorer = Restorer(initializer, partitioner, checkpoint_cfg, model_dir, train_iter, init_rng)
-    state, checkpoint = restorer.initialize()
+    state, checkpoint, began = restorer.initialize()
     step = int(state.step)
-    began = restorer.first_step() if checkpoint else step
     total_steps = began + relative_steps if relative_steps else total_steps
     if is_finished(model_dir, step, total_steps) and not run_eval_before_training:
         with lock, closing:

@@ -38,8 +38,8 @@ class Restorer:
                 "would lose if interrupted; bind utils.SaveCheckpointConfig.save_dataset = True too."
             )
 
-    def initialize(self) -> tuple[Any, str | None]:
-        """Returns (train state, the checkpoint of this run that it goes on from or None).
+    def initialize(self) -> tuple[Any, str | None, int]:
+        """Returns (train state, the checkpoint of this run that it goes on from or None, the run's first step).
 
         The state is the latest in model_dir, else that of the checkpoint asked for, else a new one.
         """
@@ -49,13 +49,13 @@ class Restorer:
                 console.say(f"Note: {model_dir} holds a run already; {cfg.path} is not read again.")
             state, path = self._latest()
             console.say(f"Continuing from step {int(state.step):,} ({path})")
-            return state, path
+            return state, path, self.first_step()
         if path := self.initial_checkpoint():
             state = self._read(path, cfg)
             console.say(f"Starting from step {int(state.step):,} of {path}")
-            return state, None
+            return state, None, int(state.step)
         console.say("Starting from scratch")
-        return self.initializer.from_scratch(self.init_rng), None
+        return self.initializer.from_scratch(self.init_rng), None, 0
 
     def initial_checkpoint(self) -> str | None:
         """Returns the checkpoint that a new run starts from, where one is asked for."""
