@@ -49,9 +49,9 @@ def write(source: Path, part: Path, name: str, target: str) -> tuple[str, dict[s
     found_tensors = find_tensors(source)
     with blamed_on(source):
         t5.check_tensors({name: shape for name, (_, shape) in found_tensors.items()}, config)
-    vocabulary = tokenizer.read(source, part)
-    check_ids(source, config, vocabulary)
     with blamed_on(source):
+        vocabulary = tokenizer.read(source, part)
+        check_ids(source, config, vocabulary)
         params = t5.from_hf(read_tensors({path for path, _ in found_tensors.values()}), config)
     sizes["logits_via_embedding"] = "decoder/logits_dense/kernel" not in params
     module = checkpoints.write_checkpoint(str(part), params, sizes, step)

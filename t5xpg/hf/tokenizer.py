@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -94,6 +95,7 @@ def read(folder: Path, part: Path) -> seqio.Vocabulary:
     if extra_ids is None:
         vocabulary = read_sentencepiece(files, part / "spiece.model", theirs)
         check_pieces(folder, vocabulary, theirs.get_vocab())
+        compare.compare_tokenizer(folder, vocabulary, words_of(vocabulary))
     compare.compare_tokenizer(folder, vocabulary, PLAIN if "ByT5" in type(theirs).__name__ else PLAIN + NAMED)
     return vocabulary
 
@@ -123,6 +125,13 @@ def check_pieces(folder: Path, vocabulary: seqio.SentencePieceVocabulary, theirs
             f"{folder}: its tokenizer has the id {theirs.get(name)} for {name!r}, and its SentencePiece model "
             f"{ours.get(name)}; {len(other)} such pieces, and T5X has none but SentencePiece's."
         )
+
+
+def words_of(vocabulary: seqio.SentencePieceVocabulary, count: int = 1000) -> list[str]:
+    """Returns two texts of words that the scores of pieces decide on: pieces, and two of them in one word."""
+    pieces = [vocabulary.tokenizer.id_to_piece(i).lstrip("▁") for i in range(vocabulary.vocab_size)]
+    words = [piece for piece in pieces if piece.isascii() and piece.isalpha()][:count]
+    return [" ".join(words), " ".join(first + second for first, second in itertools.pairwise(words))]
 
 
 def plain(piece: str) -> str:
