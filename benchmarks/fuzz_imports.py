@@ -275,15 +275,16 @@ def run(cases: int, seed: int) -> int:
         undamaged = make_folders(Path(place))
         for case in range(cases):
             print(f"\rcase {case}", end="", file=sys.stderr)  # the last one where the process dies
+            work = Path(place, str(case))  # one of its own: SeqIO keeps vocabularies by their paths
             signal.setitimer(signal.ITIMER_PROF, SECONDS)
             try:
-                outcomes[run_case(undamaged, Path(place, "case"), np.random.default_rng((seed, case)))] += 1
+                outcomes[run_case(undamaged, work, np.random.default_rng((seed, case)))] += 1
             except (Exception, SystemExit) as error:
                 failures += 1
                 print(f"\rseed {seed}, case {case}: {type(error).__name__}: {error}")
             finally:
                 signal.setitimer(signal.ITIMER_PROF, 0)
-                shutil.rmtree(Path(place, "case"))
+                shutil.rmtree(work)
     signal.signal(signal.SIGPROF, handler)
     compare.compare = compared
     print(f"\r{cases} cases of seed {seed}, {failures} failures")
