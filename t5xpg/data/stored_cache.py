@@ -87,16 +87,24 @@ def _described(name: str, shape: Sequence[int | None], dtype: str):
 class _RecordReader:
     """Called by tf.data for window `number` of a file: an array of records, [records]; empty at the end.
 
-    A pure function of its arguments; the streams it keeps save reading a file from its start again.
+    A pure function of its arguments; the streams it keeps save reading a file from its start again. Only after an
+    error, which tf.data hands on and then asks for what comes next, is the file at its end.
     """
 
     def __init__(self):
         self._streams: dict[tuple[str, int], Iterator[list[bytes]]] = {}
+        self._errors: dict[str, int] = {}  # {file: window that could not be read}
 
     def __call__(self, path: bytes, number: np.int64) -> np.ndarray:
         url, index = path.decode(), int(number)
+        if index > self._errors.get(url, UNBOUNDED):
+            return np.array([], dtype=object)
         stream = self._streams.pop((url, index), None) or itertools.islice(_windows(url), index, None)
-        window = next(stream, [])
+        try:
+            window = next(stream, [])
+        except JsonlError:
+            self._errors[url] = index
+            raise
         if window:
             self._streams[url, index + 1] = stream
             if len(self._streams) > _STREAMS:  # left by abandoned iterators
