@@ -1,6 +1,5 @@
 """How predictions are searched for: what each flag means, against the model's own next tokens."""
 
-import copy
 from functools import partial
 
 import jax
@@ -11,6 +10,8 @@ from flax.core import unfreeze
 from made_runs import make_run
 
 import t5xpg
+from t5x import decoding
+from t5xpg.base import private
 from t5xpg.search import Search
 from t5xpg.vocabularies import sentinels
 
@@ -83,7 +84,7 @@ def test_samples_follow_the_seed_and_the_temperature(model):
 def test_no_id_above_the_vocabulary_is_chosen(model):
     """A network may have embeddings for more; here those above are the likeliest by far."""
     module = model.model.module
-    wide = copy.copy(model.model)
+    wide = private.with_decode_fn(model.model, decoding.beam_search)  # model.model's own has no such ids
     wide.module = module.clone(config=module.config.replace(vocab_size=KNOWN + 25))
     params = jax.tree.map(np.array, unfreeze(model.train_state.params))
     kernel, table = params["decoder"]["logits_dense"], params["token_embedder"]
