@@ -32,7 +32,7 @@ from jax.sharding import NamedSharding
 
 from t5x import checkpoints, models, utils
 from t5xpg import mlm, qa, recipes
-from t5xpg.base import private
+from t5xpg.base import files, private, stores
 from t5xpg.inspection import measurements
 from t5xpg.objectives import MaskedLM
 from t5xpg.search import Search, known_ids_only
@@ -78,7 +78,7 @@ class Model:
             input_types={name: x.dtype for name, x in batch.items()},
             partitioner=self._partitioner,
         )
-        path = os.path.abspath(checkpoint_path)  # T5X takes no relative path
+        path = stores.absolute(checkpoint_path)  # T5X takes no relative path
         if steps := checkpoints.all_steps(path):  # a MODEL_DIR
             path = os.path.join(path, f"checkpoint_{steps[-1]}")
         self.train_state, _ = utils.create_checkpoint_manager_and_restore(
@@ -104,7 +104,7 @@ class Model:
           ValueError: the folder holds no such checkpoint, or not the config.gin of a training run, or it names what
             is not trusted.
         """
-        steps = checkpoints.all_steps(model_dir) if os.path.isdir(model_dir) else []
+        steps = checkpoints.all_steps(model_dir) if files.is_folder(model_dir) else []
         if not steps:
             raise ValueError(f"{model_dir} has no checkpoint; give the MODEL_DIR of a training run.")
         if step is not None and step not in steps:

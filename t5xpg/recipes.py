@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import os
 import re
 import sys
 import types
@@ -19,6 +20,7 @@ from typing import Any
 
 import t5xpg
 from t5xpg import name_value
+from t5xpg.base import files
 from t5xpg.trust import only_known
 
 PROGRAMS = {"train": "train", "eval": "evaluate", "infer": "infer"}  # {module of t5x: its function}
@@ -113,11 +115,11 @@ def read_run(model_dir: str, trust: bool = False, more: str = "") -> Recipe:
     Raises:
       ValueError: there is none, it is not of a training run, or it names what is not trusted (see `trust.only_known`).
     """
-    path = Path(model_dir, "config.gin")
-    if not path.is_file():
+    path = os.path.join(model_dir, "config.gin")
+    if not files.is_file(path):
         raise ValueError(f"{path} is missing; give the MODEL_DIR of a training run.")
-    with contextlib.nullcontext() if trust else only_known(str(path)):
-        recipe = read_text(path.read_text(encoding="utf-8") + more)
+    with contextlib.nullcontext() if trust else only_known(path):
+        recipe = read_text(files.read_text(path) + more)
     if recipe.program != "train":
         raise ValueError(f"{path} is of t5xpg {recipe.program}; give the MODEL_DIR of a training run.")
     return recipe

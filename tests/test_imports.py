@@ -26,7 +26,8 @@ ROOMS = {
 ALLOWED = {"t5xpg.base"}  # to the engine and to base itself
 # Of the engine, lowest first: a module imports only what stands before it.
 ENGINE_LAYERS = (
-    ("embedded.contract", "embedded.checksums"),
+    ("embedded.contract", "embedded.checksums", "embedded.store_lock", "embedded.store_log"),
+    ("embedded.tensorstore_specs", "embedded.tf_memory"),
     ("binary_search", "embedded.beams", "embedded.masks"),
     ("losses", "metrics", "decoding", "optimizers"),
     ("embedded.learning_rates", "embedded.periods", "embedded.loss_watch", "embedded.actions"),

@@ -21,6 +21,9 @@ WRITABLE = ("gs", "s3")
 READABLE = (*WRITABLE, "https", "http", "hf")
 _PACKAGES = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}  # scheme: (module, this package's extra that brings it)
 
+_LIBRARIES = ("aiohttp", "botocore", "gcsfs", "google", "requests", "s3fs", "urllib3")
+_STATUSES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "PERMISSION_DENIED", "UNAUTHENTICATED", "ABORTED", "INTERNAL")
+
 # epath goes through fsspec too, which reads STORAGE_EMULATOR_HOST and AWS_ENDPOINT_URL; tf.io.gfile does not.
 os.environ.setdefault("EPATH_USE_TF", "false")
 # Otherwise gcsfs asks for the bucket's type by gRPC before the first request; without the API enabled that takes 60 s.
@@ -74,8 +77,10 @@ def absolute(path: Path) -> str:
 
 
 def plain(path: Path) -> str:
-    """Returns a path on the local disk without file://, relative where it is."""
+    """Returns a local path without file://, relative where it is; a URL without slashes at its end."""
     text = os.fspath(path)
+    if is_url(text):
+        return text.rstrip("/")
     if text.startswith("file:"):
         text = re.sub(r"^file:(//(localhost)?(?=/))?", "", text)
         if text.startswith("//"):
@@ -107,6 +112,13 @@ def name(path: Path) -> str:
     """Returns the last part of a path; of a web address without what follows a question mark."""
     text = os.fspath(path)
     return os.path.basename((text.split("?")[0] if scheme(text) in ("https", "http") else text).rstrip("/"))
+
+
+def parent(path: Path) -> str:
+    """Returns the folder that a path is in; a bucket is in itself."""
+    text = os.fspath(path).rstrip("/")
+    folder = os.path.dirname(text) or "."
+    return text if folder.endswith(":/") else folder
 
 
 def check_writable(path: Path, name: str = "") -> None:
@@ -196,10 +208,29 @@ def named_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         if not is_url(path):
             raise
-        raise _named(os.fspath(path), error) from error
+        raise named(path, error) from error
 
 
-def _named(path: str, error: Exception) -> StoreError:
+def is_failure(error: BaseException) -> bool:
+    """Whether an error, or one that it came from, is a store's or the network's, and not the content of its files."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, FileNotFoundError):
+            return False
+        library = type(cause).__module__.partition(".")[0]
+        if library in _LIBRARIES or isinstance(cause, StoreError | ConnectionError | TimeoutError | PermissionError):
+            return True
+        if re.search(rf"\b({'|'.join(_STATUSES)}): ", str(cause)):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def named(path: Path, error: Exception) -> StoreError:
+    """Returns what a store's library, or TensorStore, raised about a URL in one line."""
+    path = os.fspath(path)
+    if isinstance(error, StoreError):
+        return error
     kind, detail = type(error).__name__, " ".join(str(error).split())[:200]
     bucket = re.sub(r"(?<=\w)/.*", "", path)
     if isinstance(error, FileNotFoundError):

@@ -9,6 +9,7 @@ import os
 import shlex
 
 from t5xpg import recipes
+from t5xpg.base import files, stores
 
 
 def register(verbs) -> None:
@@ -102,9 +103,8 @@ def checkpoints_named(settings: dict) -> list[str]:
 def checkpoint_at(path: str) -> str:
     """Returns the path of a checkpoint, or the latest one in a folder of them; raises ValueError for neither."""
     from t5x import checkpoints
-    from t5xpg.base import files
 
-    parent = os.path.dirname(path.rstrip("/")) or "."
+    parent = stores.parent(path)
     if steps := checkpoints.all_steps(path):
         return os.path.join(path, f"checkpoint_{steps[-1]}")
     if files.is_folder(os.path.join(path, "state")) or files.is_file(os.path.join(path, "checkpoint")):

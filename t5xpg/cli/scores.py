@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import os
+
+from t5xpg.base import files
 
 SUFFIX = "-metrics.jsonl"
 
 
 def show(model_dir: str) -> bool:
     """Prints a table for each task that was evaluated by what the model generates; False if there is none."""
-    paths = sorted((Path(model_dir) / "inference_eval").glob(f"*{SUFFIX}"))
-    for path in paths:
-        print(f"\n{path.name.removesuffix(SUFFIX)}: {path}")
+    folder = os.path.join(model_dir, "inference_eval")
+    names = [name for name in files.names_in(folder) if name.endswith(SUFFIX)]
+    for name in names:
+        path = os.path.join(folder, name)
+        print(f"\n{name.removesuffix(SUFFIX)}: {path}")
         print(table(read(path)))
-    return bool(paths)
+    return bool(names)
 
 
-def read(path: Path) -> list[dict[str, float]]:
+def read(path: str) -> list[dict[str, float]]:
     """Returns {"step", metric: value, …} of each step; the latest one, if a step was evaluated again."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = [json.loads(line) for line in files.read_text(path).splitlines() if line.strip()]
     return sorted({row["step"]: row for row in rows}.values(), key=lambda row: row["step"])
 
 

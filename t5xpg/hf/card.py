@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from t5xpg.base import files
 
 FAMILIES = {"t5": "T5", "mt5": "mT5", "umt5": "umT5"}
 USE_T5 = """from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -34,7 +37,7 @@ def write(folder: Path, name: str, step: int, model_dir: str, logits: float, lar
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     masked = config["model_type"] == "roberta"
-    rows = [*teacher_forced(Path(model_dir), step), *generated(Path(model_dir), step)]
+    rows = [*teacher_forced(model_dir, step), *generated(model_dir, step)]
     table = ["| task | metric | step | value |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
     (folder / "README.md").write_text(
         f"""---
@@ -84,29 +87,32 @@ def describe_roberta(config: Mapping[str, Any]) -> str:
     )
 
 
-def teacher_forced(model_dir: Path, step: int) -> list[tuple[str, str, str, str]]:
+def teacher_forced(model_dir: str, step: int) -> list[tuple[str, str, str, str]]:
     """Returns (task, metric, step, value) of each task's last training_eval up to `step`."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
 
     rows = []
-    for folder in sorted(path for path in model_dir.glob("training_eval/*") if path.is_dir()):
-        events = EventAccumulator(str(folder), size_guidance={"tensors": 0}).Reload()
+    parent = os.path.join(model_dir, "training_eval")
+    for task in [name for name in files.names_in(parent) if files.is_folder(os.path.join(parent, name))]:
+        with files.local_copy(os.path.join(parent, task)) as folder:
+            events = EventAccumulator(folder, size_guidance={"tensors": 0}).Reload()
         found = events.Tags()["tensors"]
         for tag in [tag for tag in (TAGS if TAGS[0] in found else TAGS_OF_T5X) if tag in found]:
             known = [event for event in events.Tensors(tag) if event.step <= step]
             if known:
                 value = float(make_ndarray(known[-1].tensor_proto))
-                rows.append((folder.name, tag, f"{known[-1].step:,}", f"{value:.4f}"))
+                rows.append((task, tag, f"{known[-1].step:,}", f"{value:.4f}"))
     return rows
 
 
-def generated(model_dir: Path, step: int) -> list[tuple[str, str, str, str]]:
+def generated(model_dir: str, step: int) -> list[tuple[str, str, str, str]]:
     """Returns (task, metric, step, value) of each task's last inference_eval up to `step`."""
     rows = []
-    for path in sorted(model_dir.glob("inference_eval/*-metrics.jsonl")):
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        task, known = path.name.removesuffix("-metrics.jsonl"), [line for line in lines if line["step"] <= step]
+    parent, end = os.path.join(model_dir, "inference_eval"), "-metrics.jsonl"
+    for name in [name for name in files.names_in(parent) if name.endswith(end)]:
+        lines = [json.loads(line) for line in files.read_text(os.path.join(parent, name)).splitlines()]
+        task, known = name.removesuffix(end), [line for line in lines if line["step"] <= step]
         for last in known[-1:]:
             at = f"{last.pop('step'):,}"
             rows += [(task, metric, at, f"{value:.4f}") for metric, value in last.items()]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from t5xpg import t5x_finder
+from t5xpg.base import files, stores
 
 # What makes a vocabulary of a file, whichever of the three a model has.
 VOCABULARY_GIN = """
@@ -60,7 +61,7 @@ def read_trained(
     from t5xpg import roberta
 
     path = checkpoints.find_checkpoint(source.rstrip("/"))
-    model_dir = os.path.dirname(os.path.abspath(path))
+    model_dir = os.path.dirname(stores.absolute(path))
     model = read_model(os.path.join(model_dir, "config.gin"), gin_file, tokenizer, trust)
     if not isinstance(model.module, network.Transformer | roberta.Roberta):
         raise ValueError(
@@ -82,7 +83,7 @@ def read_model(config_gin: str, gin_file: str | None, tokenizer: str | None = No
 
     more = "" if tokenizer is None else VOCABULARY_GIN.format(repr(tokenizer))
     if gin_file is None:
-        if not os.path.isfile(config_gin):
+        if not files.is_file(config_gin):
             raise ValueError(
                 f"{config_gin} is missing, so the model is not known; pass --gin with the model's gin file, such as "
                 "t5x/examples/t5/t5_1_1/small.gin."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from t5xpg.base import files
+from t5xpg.base.stores import absolute
 from t5xpg.hf import card, checkpoints, compare, roberta, t5
 from t5xpg.hf.tokenizer import write as write_tokenizer
 from t5xpg.roberta import Roberta
@@ -45,7 +47,14 @@ def export_model(
         tensors, config = convert(trained, vocabulary)
         write_model(part, tensors, config | {"t5x_step": trained.step})
         found = compare.compare(part, trained.module, trained.params)
-        card.write(part, Path(out).name, trained.step, trained.model_dir, found["logits"], found["largest_logit"])
+        card.write(
+            part,
+            os.path.basename(absolute(out)),
+            trained.step,
+            trained.model_dir,
+            found["logits"],
+            found["largest_logit"],
+        )
     return found
 
 
@@ -81,5 +90,6 @@ def push(folder: str, repo_id: str, public: bool = False) -> str:
     repo_id = api.create_repo(repo_id, private=not public, exist_ok=True).repo_id
     if not public and not api.model_info(repo_id).private:
         raise ValueError(f"{repo_id} is a public repository; add --public to upload to it. Nothing was uploaded.")
-    api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message="Upload a model trained with t5xpg")
+    with files.local_copy(folder) as local:
+        api.upload_folder(repo_id=repo_id, folder_path=local, commit_message="Upload a model trained with t5xpg")
     return f"{api.endpoint}/{repo_id}"

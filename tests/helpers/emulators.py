@@ -9,6 +9,7 @@ import tempfile
 import time
 import urllib.request
 import uuid
+from pathlib import Path
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "anyone", "AWS_SECRET_ACCESS_KEY": "anything", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -21,18 +22,18 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def server(*command: str, path: str = "/"):
-    """Runs `python -m command` with {port} filled in; yields its http:// address once it answers."""
+    """Runs `python command` with {port} filled in; yields its http:// address once it answers."""
     port = free_port()
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", *(word.format(port=port) for word in command)], stdout=log, stderr=log
+            [sys.executable, *(word.format(port=port) for word in command)], stdout=log, stderr=log
         )
         try:
             address = f"http://127.0.0.1:{port}"
             while not _answers(address + path):
                 if process.poll() is not None:
                     log.seek(0)
-                    raise RuntimeError(f"{command[0]} ended with {process.returncode}: {log.read().decode()[-500:]}")
+                    raise RuntimeError(f"{command} ended with {process.returncode}: {log.read().decode()[-500:]}")
                 time.sleep(0.1)
             yield address
         finally:
@@ -52,12 +53,13 @@ def _answers(address: str) -> bool:
 
 def gcs():
     """Runs an emulator of Google Cloud Storage; yields its address."""
-    return server("gcp_storage_emulator", "start", "--host=127.0.0.1", "--port={port}", "--in-memory")
+    program = str(Path(__file__).with_name("gcs_server.py"))
+    return server(program, "start", "--host=127.0.0.1", "--port={port}", "--in-memory")
 
 
 def s3():
     """Runs an emulator of S3; yields its address."""
-    return server("moto.server", "-H", "127.0.0.1", "-p", "{port}")
+    return server("-m", "moto.server", "-H", "127.0.0.1", "-p", "{port}")
 
 
 def gcs_environment(address: str) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Saves and restores train states: `checkpoint_<step>/state/…`, and `dataset/…` where the data's position is kept.
 
-A checkpoint is written next to its final name and renamed when it is whole; `commit_success.txt` marks it so. All
-classes write this layout, which T5X writes with Orbax, and `checksums/` besides, and read both it and the legacy one.
+`commit_success.txt`, written last, marks a checkpoint that is whole. On a disk it is written next to its final name
+and renamed; a store cannot rename, and a checkpoint without the mark is removed when the run goes on. All classes
+write this layout, which T5X writes with Orbax, and `checksums/` besides, and read both it and the legacy one.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ from t5x.embedded.checkpoint_paths import all_steps, checkpoint_path, describe_s
 from t5x.embedded.checkpoint_readers import DamagedCheckpointError, flatten, open_checkpoint, unflatten
 from t5x.embedded.checkpoint_restoring import StoredArray, has_value, read_in_rounds, restore_state, transformed
 from t5x.embedded.contract import refuse_missing
+from t5x.embedded.tensorstore_specs import teach_orbax_s3
+from t5xpg.base import files, stores
 
 refuse_missing(globals(), "checkpoints")
+teach_orbax_s3()
 
 __all__ = [
     "CheckpointManagerConstructor",
@@ -156,13 +160,17 @@ class OrbaxCheckpointManagerInterface:
             file_name = dataset_file_name(self._layout)
             handlers["dataset"] = DatasetCheckpointHandler(file_name, self._should_write_dataset_ckpt)
         options = ocp.CheckpointManagerOptions(
-            save_interval_steps=self._period or 1, step_prefix="checkpoint", cleanup_tmp_directories=True, **self._kept
+            save_interval_steps=self._period or 1,
+            step_prefix="checkpoint",
+            cleanup_tmp_directories=True,
+            temporary_path_class=ocp.path.atomicity.CommitFileTemporaryPath if stores.is_url(self._directory) else None,
+            **self._kept,
         )
-        return ocp.CheckpointManager(os.path.abspath(self._directory), options=options, item_handlers=handlers)
+        return ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
 
     @property
     def directory(self) -> epath.Path:
-        return epath.Path(os.path.abspath(self._directory))
+        return epath.Path(stores.absolute(self._directory))
 
     def all_steps(self) -> Sequence[int]:
         return sorted(self._manager.all_steps())
@@ -187,8 +195,9 @@ class OrbaxCheckpointManagerInterface:
           Whether it is saved; it is not when that step is there already.
         """
         step = int(get_local_data(train_state.step))
-        if step in self._manager.all_steps() or not (force or self.should_save(step)):
-            return False
+        with self._naming_failure():
+            if step in self._manager.all_steps() or not (force or self.should_save(step)):
+                return False
         state: Mapping[str, Any] = train_state.state_dict()
         names: Mapping[str, Any] = unflatten({name: name if has_value(x) else x for name, x in flatten(state).items()})
         for fn in state_transformation_fns:
@@ -260,8 +269,10 @@ class OrbaxCheckpointManagerInterface:
         except (MemoryError, jax.errors.JaxRuntimeError, UnsavableDatasetError):
             raise
         except Exception as error:  # OSError, and what TensorStore makes of it
-            folder, kept = self._directory, all_steps(self._directory)
-            cause = str(error).strip().split("\n")[0] or type(error).__name__
+            folder = self._directory
+            if stores.is_url(folder):
+                raise OSError(f"A checkpoint could not be written: {stores.named(folder, error)}") from error
+            kept, cause = all_steps(folder), str(error).strip().split("\n")[0] or type(error).__name__
             last = f"the last whole one is {checkpoint_path(folder, kept[-1])}" if kept else "there is none yet"
             raise OSError(
                 f"A checkpoint could not be written to {folder}: {cause}. Once that is mended (is the disk full?), the "
@@ -396,7 +407,7 @@ def find_checkpoint(path: str, step: int | None = None) -> str:
     Deviation: T5X's returns the index file, and so finds legacy checkpoints only.
     """
     path = os.fspath(path)
-    if os.path.isfile(path):
+    if files.is_file(path):
         path = os.path.dirname(path)
     if step is not None and step not in all_steps(path):
         raise ValueError(f"There is no checkpoint of step {step} in {path}; {describe_steps(path)}.")

@@ -18,7 +18,7 @@ from t5x.embedded.contract import refuse_missing
 from t5x.embedded.evaluation import InferenceEvaluator
 from t5x.embedded.initialization import TrainStateInitializer
 from t5x.embedded.vocabulary_check import import_task_module
-from t5xpg.base.files import open_whole
+from t5xpg.base import files, stores
 
 refuse_missing(globals(), "eval")
 
@@ -62,7 +62,8 @@ def evaluate(
     Raises:
       ValueError: there is no checkpoint, or the task has no metrics or no such split.
     """
-    os.makedirs(output_dir, exist_ok=True)
+    output_dir = stores.plain(output_dir)
+    files.make_folder(output_dir)
     import_task_module(dataset_cfg.module)
     summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
     evaluator = InferenceEvaluator(dataset_cfg, inference_evaluator_cls, model, partitioner, output_dir)
@@ -130,17 +131,14 @@ def checkpoints_to_evaluate(cfg: RestoreCheckpointConfig, done_file: str) -> lis
 
 
 def read_done(done_file: str) -> list[str]:
-    if not os.path.exists(done_file):
-        return []
-    with open(done_file, encoding="utf-8") as file:
-        return file.read().split()
+    return files.read_text(done_file).split() if files.exists(done_file) else []
 
 
 def note_done(done_file: str, path: str) -> None:
     """Adds `path` to the checkpoints that are evaluated, in the order of their steps."""
     done = {*read_done(done_file), path}
-    with open_whole(done_file) as file:
-        file.write("\n".join(sorted(done, key=lambda name: (int(re.search(r"(\d+)/?$", name)[1]), name))))
+    in_order = sorted(done, key=lambda name: (int(re.search(r"(\d+)/?$", name)[1]), name))
+    files.write_whole(done_file, "\n".join(in_order))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ import gin
 import jax
 
 from t5x.embedded.contract import refuse_missing
-from t5xpg.base.files import write_whole
+from t5xpg.base import files, stores
 
 refuse_missing(globals(), "gin_utils")
 
@@ -21,12 +22,21 @@ def parse_gin_flags(
     skip_unknown: bool | Sequence[str] = False,
     finalize_config: bool = True,
 ) -> None:
-    """Parses files and then bindings; later ones override earlier ones."""
+    """Parses files, on a disk or at URLs, and then bindings; later ones override earlier ones."""
+    gin.config.register_file_reader(read_url, is_file_at_url)
     for path in gin_search_paths:
         gin.add_config_file_search_path(path)
     gin.parse_config_files_and_bindings(gin_files, gin_bindings, skip_unknown=skip_unknown, finalize_config=False)
     if finalize_config:
         gin.finalize()
+
+
+def read_url(path: str) -> io.StringIO:
+    return io.StringIO(files.read_text(path))
+
+
+def is_file_at_url(path: str) -> bool:
+    return stores.is_url(path) and files.is_file(path)
 
 
 def rewrite_gin_args(args: Sequence[str]) -> list[str]:
@@ -48,7 +58,7 @@ def summarize_gin_config(model_dir: str, summary_writer, step: int) -> None:
     if jax.process_index() != 0:
         return
     config = gin.config_str()
-    write_whole(os.path.join(model_dir, "config.gin"), config)
+    files.write_whole(os.path.join(model_dir, "config.gin"), config)
     if summary_writer is not None:
         summary_writer.write_texts(step, {"config": gin.markdown(config)})
         summary_writer.flush()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -33,6 +32,8 @@ from t5x.embedded.inference_files import (  # T5X's names for gin: infer_script.
 )
 from t5x.embedded.initialization import TrainStateInitializer
 from t5x.embedded.packing import make_converter
+from t5xpg.base import stores
+from t5xpg.base.files import make_folder, remove
 
 refuse_missing(globals(), "infer")
 
@@ -93,7 +94,8 @@ def infer(
       ValueError: the mode is unknown, there is not exactly one checkpoint, or the split has no example.
     """
     check_arguments(mode, shard_id, num_shards)
-    os.makedirs(output_dir, exist_ok=True)
+    output_dir = stores.plain(output_dir)
+    make_folder(output_dir)
     vocabulary_check.import_task_module(dataset_cfg.module)
     if verify_matching_vocabs_fn is not None:
         verify_matching_vocabs_fn(dataset_cfg, model)
@@ -305,7 +307,7 @@ def finish(files: ShardFiles, merge_fn: Callable | None, step: int) -> None:
         merge_fn(files.output_dir, files.name, files.chunk_dir, step)
     mark_finished(files.result)
     if merge_fn is not None:
-        shutil.rmtree(files.chunk_dir)
+        remove(files.chunk_dir)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from t5x.embedded.natural_text import (
     repeated,
 )
 from t5x.embedded.notebook_gin import T5XScriptType, get_gin_config_from_interactive_model
+from t5xpg.base import files, stores
 
 refuse_missing(globals(), "interactive_model")
 
@@ -96,8 +97,8 @@ class InteractiveModel:
         eval_names: Sequence[str] | None = None,
     ):
         self._batch_size, self._task_feature_lengths = batch_size, task_feature_lengths
-        self._output_dir = re.sub(r"(?<!:)/{2,}", "/", output_dir)
-        os.makedirs(self._output_dir, exist_ok=True)
+        self._output_dir = re.sub(r"(?<!:)/{2,}", "/", stores.plain(output_dir))
+        files.make_folder(self._output_dir)
         self._model, self._partitioner = model, partitioner
         self._feature_converter = model.FEATURE_CONVERTER_CLS(pack=False)
         vocabularies = {"inputs": model.input_vocabulary, "targets": model.output_vocabulary}

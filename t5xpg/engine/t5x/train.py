@@ -40,7 +40,7 @@ from t5x.embedded.contract import refuse_missing
 from t5x.embedded.initialization import TrainStateInitializer
 from t5x.embedded.periods import Schedule
 from t5x.embedded.resuming import Restorer
-from t5xpg.base import memory, run_settings
+from t5xpg.base import memory, run_settings, stores
 
 refuse_missing(globals(), "train")
 
@@ -87,7 +87,7 @@ def train(
       checkpoint_cfg: when to save, and where a new run starts from.
       partitioner: partitioning.PjitPartitioner.
       trainer_cls: trainer.Trainer with its own arguments bound.
-      model_dir: where everything is written.
+      model_dir: where everything is written, on a disk, gs:// or s3://.
       total_steps: the step to stop at; with relative_steps None.
       relative_steps: how many steps to train beyond the checkpoint that the run began at. Started again, a run still
         counts from there: T5X counts from the step that it has come to, and so trains a finished run on and on.
@@ -115,6 +115,7 @@ def train(
     Raises:
       ValueError: a number cannot be meant, or the run in `model_dir` cannot go on so.
     """
+    model_dir = stores.plain(model_dir)
     run_settings.check_training(locals())
     lock = folder_lock.lock_folder(model_dir)
     started, changes = time.time(), run_changes.review(model_dir, allow_changes)
@@ -166,7 +167,7 @@ def train(
         run_changes.keep_config(model_dir, step)
         summarize_config_fn(model_dir, metrics_manager.summary_writer, step)
         metrics_manager.write_scalar("timing/init_or_restore_seconds", time.time() - started, step)
-        run = TrainingRun(trainer, manager, schedule, train_iter, eval_datasets, actions or {}, model_dir)
+        run = TrainingRun(trainer, manager, schedule, train_iter, eval_datasets, actions or {}, model_dir, lock)
         run.save_cfg = checkpoint_cfg.save
         if get_dataset_fn is utils.get_dataset:
             run.explain_waits(train_dataset_cfg, layout, train_eval_dataset_cfg)
@@ -179,7 +180,7 @@ def train(
 class TrainingRun:
     """The rounds of training, saving and evaluating."""
 
-    def __init__(self, trainer, manager, schedule, train_iter, eval_datasets, actions, model_dir):
+    def __init__(self, trainer, manager, schedule, train_iter, eval_datasets, actions, model_dir, lock):
         unknown = set(actions) - set(trainer_lib.ActionMode.__members__)
         if unknown:
             raise ValueError(f"actions has keys {sorted(unknown)}; use {list(trainer_lib.ActionMode.__members__)}.")
@@ -187,6 +188,7 @@ class TrainingRun:
         self._train_iter, self._eval_datasets = train_iter, eval_datasets
         self._actions = {trainer_lib.ActionMode[mode]: chosen for mode, chosen in actions.items()}
         self._model_dir = model_dir
+        self._check_lock = getattr(lock, "check", lambda: None)  # raises once another run has taken MODEL_DIR
         self.save_cfg: SaveCheckpointConfig | None = None
         self._why_no_example: Callable[[], str | None] | None = None
         self._decode: Callable | None = None
@@ -222,6 +224,7 @@ class TrainingRun:
         with signals.finishing(), contextlib.closing(progress), manual_gc(schedule), self._saving_if_preempted():
 
             def on_step(done: int, metrics: Mapping) -> None:
+                self._check_lock()
                 progress.on_step(done, metrics)
                 trainer.stop_training |= signals.stops_after(done)
 
@@ -271,6 +274,7 @@ class TrainingRun:
             return
         if self.save_cfg.save_dataset and self._train_iter.reading:
             return  # a signal ended the wait for a batch, and where that leaves the data cannot be known
+        self._check_lock()
         self._loss_watch.check(self._trainer.train_state, step)
         tick = time.time()
         self._trainer.flush_metrics()  # which of the checkpoints are best is read from the event files

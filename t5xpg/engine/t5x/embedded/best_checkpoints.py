@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import glob
 import os
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -13,6 +13,8 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers as ocp_policies
+
+from t5xpg.base import files, stores
 
 
 @dataclasses.dataclass
@@ -87,7 +89,7 @@ def populate_metrics_for_steps(checkpoints_dir: str, metric_name: str, steps: Co
     values: dict[int, float] = {}
     for i in range(1, len(parts)):
         folder, tag = os.path.join(checkpoints_dir, *parts[:i]), "/".join(parts[i:])
-        for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*tfevents*"))):
+        for path in [os.path.join(folder, name) for name in files.names_in(folder) if "tfevents" in name]:
             for event in events(path):
                 if event.step in steps:
                     for value in event.summary.value:
@@ -101,7 +103,10 @@ def events(path: str) -> Iterator:
     """Yields the records of an event file; the last one may be cut short, by a kill or because it is being written."""
     import tensorflow as tf
 
+    from t5x.embedded import tf_memory
+
     try:
-        yield from tf.compat.v1.train.summary_iterator(path)
+        with tf_memory.fetched(path) if stores.is_url(path) else contextlib.nullcontext(path) as readable:
+            yield from tf.compat.v1.train.summary_iterator(readable)
     except tf.errors.DataLossError:
         logging.warning("%s ends in an unfinished record.", path)

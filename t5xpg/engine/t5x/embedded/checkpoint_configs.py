@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 
 from t5x.checkpoints import (
@@ -13,6 +14,7 @@ from t5x.checkpoints import (
 )
 from t5x.embedded.checkpoint_paths import all_steps, checkpoint_path, describe_steps, latest_in
 from t5x.embedded.checkpoint_restoring import AssignmentMap, drop_what_the_model_lacks
+from t5xpg.base import stores
 
 DTYPES = (None, "float32", "bfloat16", "float16")
 
@@ -52,8 +54,8 @@ class RestoreCheckpointConfig:
     """Where to start from.
 
     Attributes:
-      path: a checkpoint (mode "specific"), or a folder of them ("latest", "all"); [] for none. With "specific" too
-        a folder of them, a MODEL_DIR, stands for its latest, which T5X does not find.
+      path: a checkpoint (mode "specific"), or a folder of them ("latest", "all"), on a disk, gs:// or s3://; [] for
+        none. With "specific" too a folder of them, a MODEL_DIR, stands for its latest, which T5X does not find.
       mode: "specific", "latest" or "all".
       assignment_map: (pattern, replacement) pairs. A pattern matches a whole name in the model
         ("target/encoder/…"); the replacement is its name in the checkpoint, or None not to restore it.
@@ -80,6 +82,10 @@ class RestoreCheckpointConfig:
 
     def __post_init__(self):
         check_dtype("RestoreCheckpointConfig", self.dtype)
+        if isinstance(self.path, str | os.PathLike):
+            self.path = stores.plain(self.path)
+        else:
+            self.path = [stores.plain(path) for path in self.path or ()]
         if self.mode not in ("specific", "latest", "all"):
             raise ValueError(f"RestoreCheckpointConfig.mode is {self.mode!r}; use 'specific', 'latest' or 'all'.")
         if self.assignment_map:

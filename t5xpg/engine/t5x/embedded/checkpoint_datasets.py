@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
+
+from t5xpg.base import files, stores
 
 
 class UnsavableDatasetError(ValueError):
@@ -43,7 +46,8 @@ class DatasetCheckpointHandler(ocp.CheckpointHandler):
             directory = directory / folder
             directory.mkdir(parents=False, exist_ok=False)
         try:
-            args.item.save(os.fspath(directory / self._file_name))
+            with written(os.fspath(directory / self._file_name)) as prefix:
+                args.item.save(prefix)
         except (errors.FailedPreconditionError, errors.UnimplementedError) as error:
             raise UnsavableDatasetError(
                 "SaveCheckpointConfig.save_dataset = True, and the position in the training data cannot be saved: its "
@@ -53,7 +57,8 @@ class DatasetCheckpointHandler(ocp.CheckpointHandler):
 
     def restore(self, directory: epath.Path, args: DatasetArgs) -> Any:
         """Moves the iterator to where it was and returns it."""
-        args.item.restore(os.fspath(directory / process_folder() / self._file_name))
+        with readable(os.fspath(directory / process_folder() / self._file_name)) as prefix:
+            args.item.restore(prefix)
         return args.item
 
 
@@ -66,7 +71,26 @@ class DatasetArgs(ocp.args.CheckpointArgs):
 def restore_dataset(path: str, train_iter, layout) -> bool:
     """Moves `train_iter` to where it was when checkpoint `path` was saved; False when that was not stored."""
     prefix = os.path.join(path, "dataset", process_folder(), dataset_file_name(layout))
-    if not os.path.exists(prefix + ".index"):
+    if not files.exists(prefix + ".index"):
         return False
-    train_iter.restore(prefix)
+    with readable(prefix) as copy:
+        train_iter.restore(copy)
     return True
+
+
+def written(prefix: str) -> contextlib.AbstractContextManager[str]:
+    """Gives TensorFlow a path to write files to whose names begin with `prefix`, which may be a URL."""
+    if not stores.is_url(prefix):
+        return contextlib.nullcontext(prefix)
+    from t5x.embedded import tf_memory
+
+    return tf_memory.sent(prefix)
+
+
+def readable(prefix: str) -> contextlib.AbstractContextManager[str]:
+    """As `written`, to read them."""
+    if not stores.is_url(prefix):
+        return contextlib.nullcontext(prefix)
+    from t5x.embedded import tf_memory
+
+    return tf_memory.fetched(prefix)

@@ -9,6 +9,8 @@ import re
 import jax
 from jax.experimental import multihost_utils
 
+from t5xpg.base import files, stores
+
 LEGACY_INDEX = "checkpoint"
 
 
@@ -18,9 +20,7 @@ def checkpoint_path(folder: str, step: int) -> str:
 
 def all_steps(checkpoints_dir: str) -> list[int]:
     """Returns the steps of the finished checkpoints in a folder, in increasing order; [] without a folder."""
-    if not os.path.isdir(checkpoints_dir):
-        return []
-    named = (re.fullmatch(r"checkpoint_(\d+)", name) for name in os.listdir(checkpoints_dir))
+    named = (re.fullmatch(r"checkpoint_(\d+)", name) for name in files.names_in(checkpoints_dir))
     return sorted(int(match[1]) for match in named if match and is_finished(os.path.join(checkpoints_dir, match[0])))
 
 
@@ -36,7 +36,7 @@ def latest_in(path: str) -> str:
 
 def describe_steps(path: str) -> str:
     """Says which checkpoints there are: in a folder, or beside a checkpoint that is not there."""
-    for folder in (path, os.path.dirname(path.rstrip("/")) or "."):
+    for folder in (path, stores.parent(path)):
         if steps := [str(step) for step in all_steps(folder)]:
             listed = steps if len(steps) <= 12 else [*steps[:3], "…", *steps[-3:]]
             return f"{folder} holds the checkpoints {', '.join(listed)}"
@@ -54,16 +54,16 @@ def step_of(path: str) -> int:
 
 def is_finished(path: str) -> bool:
     """Whether a checkpoint was written to its end: Orbax's marker, or the legacy format's index, is there."""
-    return any(os.path.exists(os.path.join(path, name)) for name in ("commit_success.txt", LEGACY_INDEX))
+    return any(files.is_file(os.path.join(path, name)) for name in ("commit_success.txt", LEGACY_INDEX))
 
 
 def put_aside(path: str) -> str:
     """Renames a damaged checkpoint so that it no longer counts as one, and its step can be saved again."""
-    folder, name = os.path.split(path)
+    folder, name = os.path.split(path.rstrip("/"))
     aside = os.path.join(folder, f"damaged_{name}")
     if jax.process_index() == 0:
         names = itertools.chain([aside], (f"{aside}.{i}" for i in itertools.count(1)))
-        aside = next(name for name in names if not os.path.exists(name))
-        os.rename(path, aside)
+        aside = next(name for name in names if not files.exists(name))
+        files.move(path, aside)
     multihost_utils.sync_global_devices(f"put aside {path}")
     return aside

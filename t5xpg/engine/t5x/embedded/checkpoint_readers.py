@@ -20,8 +20,9 @@ import tensorstore as ts
 from etils import epath
 from flax import serialization, traverse_util
 
-from t5x.embedded import checksums
+from t5x.embedded import checksums, tensorstore_specs
 from t5x.embedded.checkpoint_paths import LEGACY_INDEX, describe_steps
+from t5xpg.base import files, stores
 
 GROUP_BYTES = 2**30  # read at a time where arrays are cast: what is needed beyond the result
 
@@ -39,9 +40,9 @@ def open_checkpoint(path: str) -> OrbaxReader | LegacyReader:
       ValueError: there is no such checkpoint.
       DamagedCheckpointError: there is one, but its list of arrays cannot be read.
     """
-    if os.path.isdir(os.path.join(path, "state")):
+    if files.is_folder(os.path.join(path, "state")):
         return OrbaxReader(path)
-    if os.path.isfile(os.path.join(path, LEGACY_INDEX)):
+    if files.is_file(os.path.join(path, LEGACY_INDEX)):
         return LegacyReader(path)
     raise ValueError(
         f"{path} is not a T5X checkpoint: it holds neither a folder 'state' nor a file 'checkpoint'. Pass a "
@@ -52,7 +53,7 @@ def open_checkpoint(path: str) -> OrbaxReader | LegacyReader:
 class OrbaxReader:
     def __init__(self, path: str):
         self._path = path
-        self._folder = epath.Path(os.path.abspath(path)) / "state"
+        self._folder = epath.Path(stores.absolute(path)) / "state"
         self._handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True)
         with naming_damage(path):
             self.arrays: Mapping[str, Any] = flatten(self._handler.metadata(self._folder).tree)
@@ -104,8 +105,7 @@ class LegacyReader:
     def __init__(self, path: str):
         self._path = path
         with naming_damage(path):
-            with open(os.path.join(path, LEGACY_INDEX), "rb") as file:
-                index = serialization.msgpack_restore(file.read())
+            index = serialization.msgpack_restore(files.read_bytes(os.path.join(path, LEGACY_INDEX)))
             if index["version"] < 2:
                 raise ValueError(f"its version is {index['version']}; versions 2 and 3 can be read")
             leaves = traverse_util.flatten_dict(
@@ -131,11 +131,13 @@ def is_zarr(leaf: Any) -> bool:
 
 def open_zarr(path: str, name: str) -> ts.TensorStore:
     """Opens a zarr folder inside the checkpoint; the index names it, and may name nothing outside."""
-    folder = os.path.realpath(os.path.join(path, name))
-    if os.path.dirname(folder) != os.path.realpath(path):
+    folder, parent = os.path.join(path, name.rstrip("/")), path
+    if not stores.is_url(path):  # where a link inside may lead elsewhere
+        folder, parent = os.path.realpath(stores.absolute(folder)), os.path.realpath(stores.absolute(path))
+    if os.path.dirname(folder) != parent.rstrip("/") or os.path.basename(folder) in ("", ".", ".."):
         raise ValueError(f"its index names {name!r}, which is not a folder in it")
-    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": folder}, "fill_missing_data_reads": False}
-    return ts.open(spec, open=True).result()
+    kvstore = tensorstore_specs.key_value_store(folder)
+    return ts.open({"driver": "zarr", "kvstore": kvstore, "fill_missing_data_reads": False}, open=True).result()
 
 
 def place(stored: Any, sharding: jax.sharding.Sharding, dtype: Any) -> jax.Array:
@@ -151,12 +153,17 @@ def place(stored: Any, sharding: jax.sharding.Sharding, dtype: Any) -> jax.Array
 
 @contextlib.contextmanager
 def naming_damage(path: str):
-    """Turns whatever a damaged file makes a reader raise into a DamagedCheckpointError that names the checkpoint."""
+    """Turns whatever a damaged file makes a reader raise into a DamagedCheckpointError that names the checkpoint.
+
+    A store that fails says nothing about the checkpoint; that is a StoreError.
+    """
     try:
         yield
     except (MemoryError, jax.errors.JaxRuntimeError):
         raise
     except Exception as error:  # Orbax raises no narrower class for a file that is cut short
+        if stores.is_url(path) and stores.is_failure(error):
+            raise stores.named(path, error) from error
         cause = str(error.__cause__ or error).strip().split("\n")[0] or type(error).__name__
         raise DamagedCheckpointError(f"{path} cannot be read: {cause}") from error
 

@@ -15,6 +15,9 @@ import numpy as np
 from absl import logging as absl_logging
 from tqdm import tqdm
 
+from t5x.embedded.store_log import StoreLogHandler
+from t5xpg.base import files, stores
+
 
 def quiet_terminal() -> None:
     """Keeps log records and warnings off the terminal; what stops a program is raised as an exception."""
@@ -35,21 +38,26 @@ def unraisablehook(unraisable) -> None:
         sys.__unraisablehook__(unraisable)
 
 
-def log_to_file(path: str) -> None:
-    """Sends this process's log records and warnings to `path`; of several processes, each has a file of its own.
+def log_to_file(path: str) -> logging.Handler:
+    """Sends this process's log records and warnings to `path`; returns the handler, whose `close` ends the log.
 
-    Process 2's is run.process_2.log where the first one's is run.log.
+    Of several processes, each has a file of its own: process 2's is run.process_2.log where the first's is run.log.
     """
     if index := jax.process_index():
         base, extension = os.path.splitext(path)
         path = f"{base}.process_{index}{extension}"
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler: logging.Handler
+    if stores.is_url(path):
+        handler = StoreLogHandler(path)
+    else:
+        files.make_folder(os.path.dirname(path))
+        handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     warnings.simplefilter("default")
+    return handler
 
 
 def say(message: str, everywhere: bool = False) -> None:

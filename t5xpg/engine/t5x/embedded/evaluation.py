@@ -6,7 +6,8 @@ import functools
 import json
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +18,7 @@ from t5x.embedded import console, waiting
 from t5x.embedded.inference import get_infer_fn
 from t5x.embedded.packing import make_converter
 from t5x.embedded.vocabulary_check import verify_matching_vocabs
-from t5xpg.base.files import open_whole
+from t5xpg.base import files, stores
 
 
 class InferenceEvaluator:
@@ -44,7 +45,7 @@ class InferenceEvaluator:
         cfg = infer_eval_dataset_cfg
         if verify_matching_vocabs_fn and isinstance(model, models.BaseTransformerModel):
             verify_matching_vocabs_fn(cfg, model)
-        logs = {"log_dir": os.path.join(log_dir, "inference_eval")} if log_dir else {"logger_cls": ()}
+        self._logs = EvaluationLogs.of(log_dir)
         make = functools.partial(
             inference_evaluator_cls,
             mixture_or_task_name=cfg.mixture_or_task_name,
@@ -54,7 +55,7 @@ class InferenceEvaluator:
             seed=cfg.seed,
             sequence_length=cfg.task_feature_lengths,
             use_memory_cache=cfg.use_memory_cache,
-            **logs,
+            **({"log_dir": self._logs.folder} if self._logs else {"logger_cls": ()}),
         )
         self._evaluator = waiting.run(make, "the data to evaluate")  # it reads all of them
         self._model, self._partitioner, self._batch_size = model, partitioner, cfg.batch_size
@@ -89,6 +90,8 @@ class InferenceEvaluator:
         fns = {name: functools.partial(fn, train_state=train_state, rng=rng) for name, fn in self._infer_fns.items()}
         with console.counter("evaluate", self._count_examples()) as self._bar:
             metrics, _ = self._evaluator.evaluate(compute_metrics=jax.process_index() == 0, step=step, **fns)
+        if self._logs:
+            metrics = self._logs.sent_after(metrics)
         self._pending = metrics
         metrics.add_done_callback(functools.partial(say_metrics, step))
         return metrics
@@ -98,6 +101,8 @@ class InferenceEvaluator:
         self._evaluator.close()
         if self._pending is not None:
             self._pending.result()
+        if self._logs:
+            self._logs.close()
 
     def _infer_fn(self, infer_step: Callable, train_state_axes) -> Callable:
         return get_infer_fn(
@@ -115,6 +120,48 @@ class InferenceEvaluator:
             * len({metric.model_output_type for metric in task.metric_objs})
             for task in self.eval_tasks
         )
+
+
+class EvaluationLogs:
+    """The folder inference_eval that SeqIO's loggers write to.
+
+    Args:
+      log_dir: its parent. Where that is a URL, they write to TensorFlow's memory, and what they wrote is sent.
+
+    Attributes:
+      folder: what to give to the loggers.
+    """
+
+    def __init__(self, log_dir: str):
+        self.folder, self._mirror = os.path.join(log_dir, "inference_eval"), None
+        if stores.is_url(log_dir):
+            from t5x.embedded import tf_memory
+
+            self._mirror = tf_memory.Mirror(self.folder)
+            for name in files.names_in(self.folder):
+                if name.endswith("-metrics.jsonl"):  # they add to it
+                    self._mirror.fetch(os.path.join(self.folder, name))
+            self.folder = self._mirror.folder
+            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation logs")
+
+    @classmethod
+    def of(cls, log_dir: str | None) -> EvaluationLogs | None:
+        return cls(log_dir) if log_dir else None
+
+    def sent_after(self, metrics: Future) -> Future:
+        """Returns `metrics`, which are there once the loggers have written, as a future that sends the files first."""
+        return self._pool.submit(self._send, metrics) if self._mirror else metrics
+
+    def close(self) -> None:
+        if self._mirror:
+            self._pool.shutdown(wait=True)
+            self._mirror.send()
+            self._mirror.forget()
+
+    def _send(self, metrics: Future) -> Any:
+        found = metrics.result()
+        self._mirror.send()
+        return found
 
 
 def make_evaluator(cfg, evaluator_cls, model, partitioner, log_dir: str, verify_fn) -> InferenceEvaluator | None:
@@ -164,8 +211,7 @@ def write_results(path: str, step: int, metrics_by_task: Mapping[str, Mapping]) 
         task: {n: float(np.asarray(v.value)) for n, v in metrics.items() if not n.startswith("timing/")}
         for task, metrics in metrics_by_task.items()
     }
-    with open_whole(path) as file:
-        json.dump({"step": step, **values}, file, indent=1)
+    files.write_whole(path, json.dumps({"step": step, **values}, indent=1))
 
 
 def describe_training_metrics(metrics: Mapping) -> str:

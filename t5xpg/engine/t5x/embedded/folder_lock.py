@@ -11,6 +11,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from t5x.embedded import store_lock
+from t5xpg.base import files, stores
+
 LOCK_NAME = ".lock"
 
 
@@ -33,10 +36,13 @@ def lock_folder(model_dir: str) -> contextlib.AbstractContextManager:
     raise refusal or ValueError(f"Process 0 could not lock MODEL_DIR {model_dir} for this run; its message says why.")
 
 
-def hold_lock(model_dir: str) -> TextIO:
-    """Returns the open, locked file of a folder, which is made if need be."""
+def hold_lock(model_dir: str) -> TextIO | store_lock.StoreLock:
+    """Returns what `close` unlocks: a folder's open, locked file, at a URL a StoreLock; makes the folder if need be."""
+    stores.check_writable(model_dir, "MODEL_DIR")
+    if stores.is_url(model_dir):
+        return store_lock.hold(model_dir, LOCK_NAME)
     try:
-        os.makedirs(model_dir, exist_ok=True)
+        files.make_folder(model_dir)
         lock = open(os.path.join(model_dir, LOCK_NAME), "a+", encoding="utf-8")  # noqa: SIM115, kept open
     except OSError as error:
         raise ValueError(f"MODEL_DIR {model_dir} cannot be written to ({error.strerror}); take another.") from error

@@ -15,7 +15,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from t5xpg.base.files import open_whole
+from t5xpg.base import files
 
 Inferences = tuple[Sequence[Any], Mapping[str, Any]]  # (an output for each example, {name: a value for each example})
 MODES = ("predict", "score", "predict_with_aux")
@@ -63,26 +63,23 @@ class ShardFiles:
           ValueError: the folder holds finished chunks of another plan.
         """
         path = os.path.join(self.chunk_dir, "plan.json")
-        os.makedirs(self.chunk_dir, exist_ok=True)
         wanted = json.loads(json.dumps(plan))
-        if self.count_finished_chunks() and os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                found = json.load(file)
+        if self.count_finished_chunks() and files.exists(path):
+            found = json.loads(files.read_text(path))
             if differing := [f"{k} {found.get(k)!r}, now {v!r}" for k, v in wanted.items() if found.get(k) != v]:
                 raise ValueError(
                     f"{self.chunk_dir} holds unfinished work with {'; '.join(differing)}. Finish it as it was started, "
                     "remove the folder, or take another INFER_OUTPUT_DIR."
                 )
-        with open_whole(path) as file:
-            json.dump(wanted, file)
+        files.write_whole(path, json.dumps(wanted))
 
 
 def is_finished(path: str) -> bool:
-    return os.path.exists(f"{path}.COMPLETED")
+    return files.exists(f"{path}.COMPLETED")
 
 
 def mark_finished(path: str) -> None:
-    open(f"{path}.COMPLETED", "w").close()
+    files.write_whole(f"{path}.COMPLETED", "")
 
 
 def merge_chunks_to_file(output_dir: str, output_fname: str, tmp_dir: str, step: int | None) -> None:
@@ -94,13 +91,13 @@ def merge_chunks_to_file(output_dir: str, output_fname: str, tmp_dir: str, step:
       ValueError: there is no chunk, or one is missing.
     """
     pattern = re.compile(re.escape(output_fname) + r"-chunk(\d+)")
-    found = {int(match[1]): match[0] for match in map(pattern.fullmatch, os.listdir(tmp_dir)) if match}
+    found = {int(match[1]): match[0] for match in map(pattern.fullmatch, files.names_in(tmp_dir)) if match}
     missing = sorted({*range(max(found, default=0) + 1)} - {*found})
     if missing:
         raise ValueError(f"{tmp_dir} lacks chunk {missing[0]} of {output_fname}; run the same command again.")
-    with open_whole(os.path.join(output_dir, output_fname), "wb") as merged:
+    with files.open_whole(os.path.join(output_dir, output_fname), "wb") as merged:
         for index in sorted(found):
-            with open(os.path.join(tmp_dir, found[index]), "rb") as chunk:
+            with files.open_binary(os.path.join(tmp_dir, found[index])) as chunk:
                 shutil.copyfileobj(chunk, merged)
 
 
@@ -134,7 +131,7 @@ def write_inferences_to_file(
         raise ValueError("include_all_inputs and input_fields_to_include exclude each other; set one.")
     outputs, aux_values = inferences
     texts = None if mode == "score" else decode_all(outputs, vocabulary)
-    with open_whole(path) as file:
+    with files.open_whole(path) as file:
         for i, example in enumerate(task_ds.as_numpy_iterator()):
             chosen = [k for k in example if include_all_inputs or is_chosen(k, input_fields_to_include)]
             line = {"inputs": {name: to_json(example[name]) for name in chosen}}

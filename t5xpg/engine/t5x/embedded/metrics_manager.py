@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from t5x import metrics as metrics_lib
+from t5xpg.base import stores
 
 
 class MetricsManager:
@@ -42,8 +43,8 @@ class MetricsManager:
         if self._writer is None:
             from clu import metric_writers
 
-            if self._writes_here:
-                self._writer = metric_writers.AsyncWriter(metric_writers.SummaryWriter(self.summary_dir))
+            if self.summary_dir and self._writes_here:
+                self._writer = metric_writers.AsyncWriter(make_writer(self.summary_dir))
             else:
                 self._writer = metric_writers.MultiWriter([])
         return self._writer
@@ -94,6 +95,17 @@ class MetricsManager:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def make_writer(folder: str):
+    """Returns clu's writer of TensorBoard's files to a folder on a disk or at a URL."""
+    if stores.is_url(folder):
+        from t5x.embedded import tf_memory
+
+        return tf_memory.EventWriter(folder)
+    from clu import metric_writers
+
+    return metric_writers.SummaryWriter(folder)
 
 
 def local_value(x):

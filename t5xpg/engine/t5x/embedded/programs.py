@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from absl import app, flags, logging
 
 from t5x import gin_utils
 from t5x.embedded import console, peers, signals
+from t5xpg.base import stores
 
 FLAGS = flags.FLAGS
 
@@ -73,12 +75,13 @@ def run(program: Callable, output_dir_macro: str = "MODEL_DIR", overriding_flags
         configured = gin.configurable(program)
         engine_parent = str(Path(__file__).parents[2])
         gin_utils.parse_gin_flags([*FLAGS.gin_search_paths, engine_parent], FLAGS.gin_file, FLAGS.gin_bindings)
-        output_dir = gin.query_parameter(f"%{output_dir_macro}")
-        console.log_to_file(os.path.join(output_dir, f"{program.__name__}.log"))
-        logging.info("Gin configuration:\n%s", gin.config_str())
-        given = {name: FLAGS[name].value for name in overriding_flags if FLAGS[name].value is not None}
-        configured(**given)
-        jax.effects_barrier()
+        output_dir = stores.plain(gin.query_parameter(f"%{output_dir_macro}"))
+        stores.check_writable(output_dir, output_dir_macro)
+        with contextlib.closing(console.log_to_file(os.path.join(output_dir, f"{program.__name__}.log"))):
+            logging.info("Gin configuration:\n%s", gin.config_str())
+            given = {name: FLAGS[name].value for name in overriding_flags if FLAGS[name].value is not None}
+            configured(**given)
+            jax.effects_barrier()
 
     app.run(main, flags_parser=lambda args: app.parse_flags_with_usage(gin_utils.rewrite_gin_args(args)))
 

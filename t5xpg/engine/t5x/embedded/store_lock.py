@@ -1,0 +1,152 @@
+"""The lock on a folder of an object store: a small object that says whose it is, renewed while its run lives."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+
+from t5xpg.base import files, stores
+
+RENEWAL, STALE = 20.0, 70.0  # seconds between renewals, and after which an owner that missed three is taken for dead
+
+
+class StoreLock:
+    """Holds a lock object from its making to `close`.
+
+    The object has the host, the process and the time of the last renewal. It is created on condition that there is
+    none, where the store knows conditions, and read back. Between machines whose clocks differ by less than a minute,
+    a lock that was not renewed for 70 s is taken over; one of a process of this machine that has ended is at once.
+
+    Args:
+      path: the object's URL.
+      clock: gives the time in seconds.
+
+    Raises:
+      ValueError: another run holds it.
+      StoreError: the store cannot be written to.
+    """
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.time):
+        self._path, self._clock = path, clock
+        self._owner = {"id": uuid.uuid4().hex, **this_process(), "since": clock()}
+        self._lost = ""
+        if holder := read_holder(path):
+            self._check_dead(holder)
+            files.remove(path)
+        try:
+            files.create(path, self._content())
+        except FileExistsError:
+            raise self._refusal(read_holder(path)) from None
+        if (holder := read_holder(path)).get("id") != self._owner["id"]:
+            raise self._refusal(holder)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="lock", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> StoreLock:
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        self.close()
+
+    def check(self) -> None:
+        """Raises ValueError once another run has taken the lock: what this one writes would be mixed with its files."""
+        if self._lost:
+            raise ValueError(self._lost)
+
+    def renew(self) -> None:
+        """Writes the time into the lock, if it is still this run's."""
+        tick = self._clock()
+        holder = read_holder(self._path)
+        if holder.get("id") != self._owner["id"]:
+            whose = describe(holder) if holder else "it is not there any more"
+            self._lost = f"The lock {self._path} is no longer this run's: {whose}. Start the command again later."
+        elif self._clock() - tick < RENEWAL:  # or it may have become another's since it was read
+            files.write_whole(self._path, self._content())
+
+    def close(self) -> None:
+        """Ends the renewals and removes the lock, if it is still this run's."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._thread.join()
+        if not self._lost and read_holder(self._path).get("id") == self._owner["id"]:
+            files.remove(self._path)
+
+    def _keep(self) -> None:
+        while not self._closed.wait(RENEWAL) and not self._lost:
+            self._try_to_renew()
+
+    def _try_to_renew(self) -> None:
+        try:
+            self.renew()
+        except OSError as error:  # the next renewal is soon; until the lock is stale nothing is lost
+            logging.warning("%s was not renewed: %s", self._path, error)
+
+    def _content(self) -> str:
+        return json.dumps(self._owner | {"renewed": self._clock()})
+
+    def _check_dead(self, holder: Mapping[str, Any]) -> None:
+        """Raises ValueError unless the run that holds the lock has ended, as far as can be known."""
+        here = this_process()
+        if holder.get("machine") == here["machine"]:
+            if process_start(holder["pid"]) == holder["start"]:
+                raise self._refusal(holder)
+        elif self._clock() - holder.get("renewed", 0) < STALE:
+            raise self._refusal(holder)
+
+    def _refusal(self, holder: Mapping[str, Any]) -> ValueError:
+        folder, seen = os.path.dirname(self._path), self._clock() - holder.get("renewed", 0)
+        return ValueError(
+            f"Another run, {describe(holder)}, writes to MODEL_DIR {folder}; let it end, stop it, or take another "
+            f"MODEL_DIR. Its last sign of life was {max(seen, 0):.0f} s ago; after {STALE:.0f} s it counts as dead."
+        )
+
+
+def read_holder(path: str) -> dict[str, Any]:
+    """Returns what a lock says; {} where there is none, or not one of this kind."""
+    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+        found = json.loads(files.read_text(path))
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def describe(holder: Mapping[str, Any]) -> str:
+    """Returns "process 12 on host since 2026-11-22 07:41"."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.get("since", 0)))
+    return f"process {holder.get('pid', '?')} on {holder.get('host', '?')} since {since}"
+
+
+def this_process() -> dict[str, Any]:
+    """Returns {"host", "machine", "pid", "start"}; "machine" differs between boots, and between containers."""
+    parts = [platform.node()]
+    with contextlib.suppress(OSError):  # not Linux
+        parts += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
+    machine = " ".join(parts)
+    return {"host": platform.node(), "machine": machine, "pid": os.getpid(), "start": process_start(os.getpid())}
+
+
+def process_start(pid: int) -> str:
+    """Returns when a process of this machine started, in the kernel's ticks; "" where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def hold(model_dir: str, name: str) -> StoreLock:
+    """Returns the lock `name` of a folder at a URL; raises ValueError in one line where it cannot be had."""
+    try:
+        return StoreLock(f"{stores.absolute(model_dir)}/{name}")
+    except stores.StoreError as error:
+        raise ValueError(f"MODEL_DIR {model_dir} cannot be used: {error}") from error

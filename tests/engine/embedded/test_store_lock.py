@@ -1,0 +1,83 @@
+"""The lock on a MODEL_DIR at gs:// or s3://: held once, taken over from the dead, lost to another that took it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from t5x.embedded import folder_lock, store_lock
+from t5xpg.base import files
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def write_holder(bucket: str, **changes) -> None:
+    holder = {"id": "other", **store_lock.this_process(), "since": Clock.now, "renewed": Clock.now, **changes}
+    files.write_whole(f"{bucket}/.lock", json.dumps(holder))
+
+
+def test_one_run_to_a_folder_which_says_whose_it_is(bucket):
+    pattern = rf"^Another run, process {os.getpid()} on {re.escape(os.uname().nodename)} since .*MODEL_DIR {bucket}; "
+    with folder_lock.lock_folder(bucket), pytest.raises(ValueError, match=pattern) as caught:
+        folder_lock.lock_folder(bucket)
+    assert "\n" not in str(caught.value)
+    assert files.names_in(bucket) == []
+    with folder_lock.lock_folder(f"{bucket}/"):
+        assert files.names_in(bucket) == [".lock"]
+
+
+def test_a_dead_process_of_this_machine_holds_nothing(bucket):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    write_holder(bucket, pid=ended.pid)
+    store_lock.StoreLock(f"{bucket}/.lock", Clock()).close()
+    write_holder(bucket, start="another process with the same number")
+    store_lock.StoreLock(f"{bucket}/.lock", Clock()).close()
+
+
+def test_another_machines_lock_is_taken_over_once_it_is_stale(bucket):
+    clock = Clock()
+    write_holder(bucket, machine="elsewhere", host="elsewhere")
+    clock.now += store_lock.STALE - 1
+    with pytest.raises(ValueError, match="on elsewhere since .* Its last sign of life was 69 s ago; after 70 s"):
+        store_lock.StoreLock(f"{bucket}/.lock", clock)
+    clock.now += 2
+    with store_lock.StoreLock(f"{bucket}/.lock", clock) as lock:
+        clock.now += 50
+        lock.renew()
+        lock.check()
+        assert json.loads(files.read_text(f"{bucket}/.lock"))["renewed"] == clock.now
+
+
+def test_a_lock_lost_to_another_ends_the_run_and_stays_the_others(bucket):
+    with store_lock.StoreLock(f"{bucket}/.lock", Clock()) as lock:
+        write_holder(bucket, host="elsewhere")
+        lock.renew()
+        with pytest.raises(ValueError, match=rf"{bucket}/.lock is no longer this run's: process .* on elsewhere"):
+            lock.check()
+    assert json.loads(files.read_text(f"{bucket}/.lock"))["id"] == "other"
+
+
+def test_of_two_that_see_no_lock_one_gets_it(bucket, monkeypatch):
+    read = store_lock.read_holder
+    found = iter([{}])
+    monkeypatch.setattr(store_lock, "read_holder", lambda path: next(found, None) or read(path))
+    write_holder(bucket)
+    with pytest.raises(ValueError, match="Another run"):
+        store_lock.StoreLock(f"{bucket}/.lock", Clock())
+
+
+def test_where_nothing_can_be_written_is_one_line(stores):
+    for scheme in ("gs", "s3"):
+        with pytest.raises(ValueError, match=rf"^MODEL_DIR {scheme}://no-such-bucket/run cannot be used: .* no bucket"):
+            folder_lock.lock_folder(f"{scheme}://no-such-bucket/run")
+    with pytest.raises(ValueError, match=r"^MODEL_DIR https://host/run: https:// can only be read"):
+        folder_lock.lock_folder("https://host/run")

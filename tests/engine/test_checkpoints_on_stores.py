@@ -1,0 +1,107 @@
+"""Checkpoints on gs:// and s3://: as on a disk, but whole from their marker on."""
+
+import os
+import zipfile
+
+import emulators
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from golden import record_legacy_checkpoint
+from test_checkpoints import assert_equal, initializer, restore, save
+
+from t5x import checkpoints, utils
+from t5xpg.base import files, stores
+
+
+@pytest.fixture(scope="module")
+def make():
+    return initializer()
+
+
+@pytest.fixture(scope="module")
+def state(make):
+    return make.from_scratch(jax.random.PRNGKey(0))
+
+
+@pytest.fixture(autouse=True)
+def nothing_here(tmp_path, monkeypatch):
+    """No code path makes a local folder of a URL, or leaves one in the temporary folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    yield
+    assert os.listdir(tmp_path) == ["tmp"] and os.listdir(tmp_path / "tmp") == []
+
+
+def objects(url: str) -> list[str]:
+    return [path.split(f"{url.split('://')[1]}/")[1] for path in stores.file_system(url).find(url)]
+
+
+def test_round_trip_is_exact_and_the_marker_is_written_last(make, state, bucket, monkeypatch):
+    sent = []
+    system = stores.file_system(bucket)
+    put = system._pipe_file
+    monkeypatch.setattr(system, "_pipe_file", lambda path, *a, **k: (sent.append(path), put(path, *a, **k))[1])
+    path = save(make, bucket + "/run", state.replace_step(jnp.asarray(7)))
+    assert path == f"{bucket}/run/checkpoint_7"
+    assert {"_CHECKPOINT_METADATA", "commit_success.txt", "state/_METADATA", "state/manifest.ocdbt"} <= {*objects(path)}
+    assert os.path.basename(sorted(objects(path))[1]) == "commit_success.txt"
+    assert_equal(restore(make, path), state.replace_step(jnp.asarray(7)))
+
+
+def test_half_written_ones_are_not_read_and_are_cleared(make, state, bucket):
+    for step in (1, 2, 3):
+        save(make, bucket, state.replace_step(jnp.asarray(step)))
+    files.remove(f"{bucket}/checkpoint_3/commit_success.txt")
+    assert checkpoints.all_steps(bucket) == [1, 2]
+    assert utils.RestoreCheckpointConfig(bucket).checkpoint_paths() == [f"{bucket}/checkpoint_2"]
+    save(make, bucket, state.replace_step(jnp.asarray(4)))
+    assert files.names_in(bucket) == ["checkpoint_1", "checkpoint_2", "checkpoint_4"]
+    save(make, bucket, state.replace_step(jnp.asarray(3)))
+    assert_equal(restore(make, f"{bucket}/checkpoint_3"), state.replace_step(jnp.asarray(3)))
+
+
+def test_keep_removes_the_oldest(make, state, bucket):
+    save(make, bucket, *(state.replace_step(jnp.asarray(step)) for step in (1, 2, 3)), keep=2)
+    assert checkpoints.all_steps(bucket) == [2, 3] and files.names_in(bucket) == ["checkpoint_2", "checkpoint_3"]
+
+
+def test_a_damaged_one_is_put_aside(make, state, bucket):
+    path = save(make, bucket, state)
+    files.write_whole(f"{path}/state/manifest.ocdbt", "not a manifest")
+    with pytest.raises(checkpoints.DamagedCheckpointError, match=rf"^{path} cannot be read"):
+        restore(make, path)
+    assert checkpoints.put_aside(path) == f"{bucket}/damaged_checkpoint_0"
+    assert files.names_in(bucket) == ["damaged_checkpoint_0"] and checkpoints.all_steps(bucket) == []
+
+
+def test_legacy_checkpoints_of_t5x_are_read(bucket, tmp_path):
+    """golden/legacy_checkpoint.zip was written by T5X; Google's released ones have this layout."""
+    with zipfile.ZipFile(record_legacy_checkpoint.PATH) as archive:
+        for name in archive.namelist():
+            if not name.endswith("/"):
+                files.write_whole(f"{bucket}/t5/{name}", archive.read(name))
+    with files.open_binary(f"{bucket}/t5/expected.npz") as file:
+        expected = dict(np.load(file))
+    restored = restore(record_legacy_checkpoint.initializer(), f"{bucket}/t5/checkpoint_3")
+    arrays = {k: v for k, v in checkpoints.flatten(restored.state_dict()).items() if checkpoints.has_value(v)}
+    assert arrays.keys() == expected.keys() and checkpoints.latest_step(f"{bucket}/t5") == 3
+    for name, value in arrays.items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name, strict=True)
+
+
+def test_what_is_not_there_is_one_line(make, stores):
+    for scheme in ("gs", "s3"):
+        with pytest.raises(ValueError, match=r"is not a T5X checkpoint"):
+            restore(make, emulators.new_bucket(scheme))
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("ftp://host/checkpoint_1", "ftp:// cannot be read"), ("gs:/bucket/checkpoint_1", "write gs://bucket/checkpo")],
+)
+def test_what_is_no_url_of_ours_is_refused_by_the_configuration(path, message):
+    with pytest.raises(ValueError, match=message):
+        utils.RestoreCheckpointConfig(path, "specific")
