@@ -269,8 +269,7 @@ class OrbaxCheckpointManagerInterface:
         except (MemoryError, jax.errors.JaxRuntimeError, UnsavableDatasetError):
             raise
         except Exception as error:  # OSError, and what TensorStore makes of it
-            folder = self._directory
-            if stores.is_url(folder):
+            if stores.is_url(folder := self._directory):
                 raise OSError(f"A checkpoint could not be written: {stores.named(folder, error)}") from error
             kept, cause = all_steps(folder), str(error).strip().split("\n")[0] or type(error).__name__
             last = f"the last whole one is {checkpoint_path(folder, kept[-1])}" if kept else "there is none yet"

@@ -117,9 +117,8 @@ def train(
     """
     model_dir = stores.plain(model_dir)
     run_settings.check_training(locals())
-    lock = folder_lock.lock_folder(model_dir)
-    started, changes = time.time(), run_changes.review(model_dir, allow_changes)
-    init_rng, trainer_rng = make_rngs(random_seed, use_hardware_rng)
+    lock, changes = folder_lock.lock_folder(model_dir), run_changes.review(model_dir, allow_changes)
+    started, (init_rng, trainer_rng) = time.time(), make_rngs(random_seed, use_hardware_rng)
     if verify_matching_vocabs_fn and isinstance(model, models.BaseTransformerModel):
         for cfg in filter(None, (train_dataset_cfg, train_eval_dataset_cfg)):
             verify_matching_vocabs_fn(cfg, model)
@@ -180,7 +179,7 @@ def train(
 class TrainingRun:
     """The rounds of training, saving and evaluating."""
 
-    def __init__(self, trainer, manager, schedule, train_iter, eval_datasets, actions, model_dir, lock):
+    def __init__(self, trainer, manager, schedule, train_iter, eval_datasets, actions, model_dir, lock=None):
         unknown = set(actions) - set(trainer_lib.ActionMode.__members__)
         if unknown:
             raise ValueError(f"actions has keys {sorted(unknown)}; use {list(trainer_lib.ActionMode.__members__)}.")
