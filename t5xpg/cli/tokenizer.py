@@ -30,7 +30,9 @@ def register(verbs) -> None:
         argument_default=argparse.SUPPRESS,
     )
     add = parser.add_argument
-    add("--input", nargs="+", required=True, metavar="FILE", help="JSONL, Parquet or .txt, also .gz .bz2 .xz .zst; globs; URLs")
+    add(
+        "--input", nargs="+", required=True, metavar="FILE", help="JSONL, Parquet or .txt, also compressed; globs, URLs"
+    )
     add("--output", required=True, help="what the files' names begin with")
     add("--vocab_size", type=int, help="pieces; the recipes add 100 sentinels (32000; for byte_level_bpe 50265)")
     kinds = ("unigram", "bpe", BYTE_LEVEL_BPE)

@@ -1,6 +1,5 @@
 """A few hundred damaged files of every kind, by the program that does thousands; its docstring says what must hold."""
 
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_damaged_files_of_every_kind_give_rows_or_one_line():
-    seed = random.randrange(10**6)
-    command = [sys.executable, ROOT / "benchmarks" / "fuzz_files.py", "--cases", "400", "--seed", str(seed)]
+    command = [sys.executable, ROOT / "benchmarks" / "fuzz_files.py", "--cases", "400", "--seed", "1"]
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-500:]}"
-    assert f"400 cases of seed {seed}, 0 failures" in done.stdout
+    assert "400 cases of seed 1, 0 failures" in done.stdout

@@ -1,7 +1,5 @@
 """Dozens of damaged Hugging Face folders, by the program that does thousands; its docstring says what must hold."""
 
-import random
-
 import pytest
 from conftest import TESTS
 
@@ -13,8 +11,7 @@ def test_damaged_folders_are_imported_as_they_stand_or_named(monkeypatch, capsys
     monkeypatch.syspath_prepend(str(TESTS.parent / "benchmarks"))
     import fuzz_imports
 
-    seed = random.randrange(10**6)
-    failures = fuzz_imports.run(48, seed)
+    failures = fuzz_imports.run(48, 1)
     printed = capsys.readouterr().out
     assert failures == 0, printed
-    assert f"48 cases of seed {seed}, 0 failures" in printed and ": named" in printed and ": imported" in printed
+    assert "48 cases of seed 1, 0 failures" in printed and ": named" in printed and ": imported" in printed
