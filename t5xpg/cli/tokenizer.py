@@ -31,7 +31,11 @@ def register(verbs) -> None:
     )
     add = parser.add_argument
     add(
-        "--input", nargs="+", required=True, metavar="FILE", help="JSONL, Parquet or .txt, also compressed; globs, URLs"
+        "--input",
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="JSONL, Parquet or .txt, also .gz .bz2 .xz .zst; globs; URLs",
     )
     add("--output", required=True, help="what the files' names begin with")
     add("--vocab_size", type=int, help="pieces; the recipes add 100 sentinels (32000; for byte_level_bpe 50265)")
@@ -91,10 +95,13 @@ def check_settings(train, settings: dict) -> None:
 
 def print_next_steps(model: Path, folder: Path, size: int) -> None:
     """Says how to train with the vocabulary of `size` ids, sentinels included."""
+    from t5xpg.base import stores
+
+    path = "a copy of it on a disk" if stores.is_url(folder) else f"'{folder}'"
     rows = -size // 128 * -128  # of the embedding: a multiple of 128, as T5's 32100 ids have 32128
     print(
         f"{model}: {size - 100:,} pieces and 100 sentinels, {size:,} ids; {model.with_suffix('.vocab')} lists them\n"
-        f"{folder}: the same for Hugging Face, AutoTokenizer.from_pretrained('{folder}')\n"
+        f"{folder}: the same for Hugging Face, AutoTokenizer.from_pretrained({path})\n"
         "train with it:\n"
         "  t5xpg train configs/t5_1_1_tiny.gin FILES=corpus_{split}.jsonl MODEL_DIR=runs/t5_1_1_tiny \\\n"
         f"    VOCABULARY_FILE={model} network.T5Config.vocab_size={rows}"
