@@ -34,8 +34,7 @@ from tokenizers import (
 )
 
 from t5xpg import vocabularies
-from t5xpg.base import stores
-from t5xpg.base.files import write_whole
+from t5xpg.base import files, stores
 from t5xpg.vocabularies import sentinels
 
 Piece: Any = ModelProto.SentencePiece  # a string, its score and kind
@@ -90,8 +89,8 @@ def _write(out_dir: str | os.PathLike, tokenizer, specials: list[str], sentinel_
         "clean_up_tokenization_spaces": False,
     }
     path = stores.path_of(out_dir) / "tokenizer.json"
-    write_whole(path.with_name("tokenizer_config.json"), json.dumps(config, indent=2))
-    write_whole(path, tokenizer.to_str(pretty=True))
+    files.write_whole(path.with_name("tokenizer_config.json"), json.dumps(config, indent=2))
+    files.write_whole(path, tokenizer.to_str(pretty=True))
     return path
 
 
@@ -151,7 +150,7 @@ def to_sentencepiece(path: str | os.PathLike, pad: str, eos: str) -> bytes:
     Raises:
       ValueError: it is not a unigram tokenizer.
     """
-    content = json.loads(Path(path).read_text(encoding="utf-8"))
+    content = json.loads(files.read_text(path))
     model = content["model"]
     if model.get("type") != "Unigram":
         raise ValueError(f"{path}: a tokenizer of type {model.get('type')}; only Unigram can be imported.")
