@@ -160,7 +160,7 @@ def test_it_is_exported_to_a_url_and_imported_again(run):
     ],
 )
 def test_what_cannot_be_written_to_is_refused_in_one_line(binding, message, stores, pairs):
-    done = run_t5xpg("train", "configs/byt5_tiny_finetune.gin", f"FILES={pairs}", binding, "TRAIN_STEPS_RELATIVE=1")
+    done = run_t5xpg("train", TESTS / "micro.gin", f"FILES={pairs}", binding)
     lines = done.stderr.splitlines()
     assert done.returncode == 1 and len([line for line in lines if "error: " in line]) == 1
     assert lines[-1].startswith("t5xpg: error: ") and message.split(".*")[-1] in lines[-1]
