@@ -51,8 +51,8 @@ def run(request, stores, micro_run, pairs, tmp_path_factory):
 
 
 def left_in(folder) -> list[str]:
-    """Returns the names in a temporary folder, without what TensorFlow and PyTorch leave there when they compile."""
-    return [name for name in os.listdir(folder) if not name.startswith(("__autograph", "torchinductor"))]
+    """Returns the names in a temporary folder, without those of TensorFlow, PyTorch and multiprocessing."""
+    return [name for name in os.listdir(folder) if not name.startswith(("__autograph", "torchinductor", "pymp-"))]
 
 
 def folders_of_urls() -> list[str]:
