@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -38,8 +39,8 @@ def unraisablehook(unraisable) -> None:
         sys.__unraisablehook__(unraisable)
 
 
-def log_to_file(path: str) -> logging.Handler:
-    """Sends this process's log records and warnings to `path`; returns the handler, whose `close` ends the log.
+def log_to_file(path: str) -> contextlib.AbstractContextManager:
+    """Sends this process's log records and warnings to `path`; at a URL, the rest of them when the result is closed.
 
     Of several processes, each has a file of its own: process 2's is run.process_2.log where the first's is run.log.
     """
@@ -57,7 +58,7 @@ def log_to_file(path: str) -> logging.Handler:
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     warnings.simplefilter("default")
-    return handler
+    return contextlib.closing(handler) if stores.is_url(path) else contextlib.nullcontext()
 
 
 def say(message: str, everywhere: bool = False) -> None:

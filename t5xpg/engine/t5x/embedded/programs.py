@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -77,7 +76,7 @@ def run(program: Callable, output_dir_macro: str = "MODEL_DIR", overriding_flags
         gin_utils.parse_gin_flags([*FLAGS.gin_search_paths, engine_parent], FLAGS.gin_file, FLAGS.gin_bindings)
         output_dir = stores.plain(gin.query_parameter(f"%{output_dir_macro}"))
         stores.check_writable(output_dir, output_dir_macro)
-        with contextlib.closing(console.log_to_file(os.path.join(output_dir, f"{program.__name__}.log"))):
+        with console.log_to_file(os.path.join(output_dir, f"{program.__name__}.log")):
             logging.info("Gin configuration:\n%s", gin.config_str())
             given = {name: FLAGS[name].value for name in overriding_flags if FLAGS[name].value is not None}
             configured(**given)

@@ -40,7 +40,7 @@ class StoreLogHandler(logging.Handler):
         if not self._closed.is_set():
             self._closed.set()
             self._thread.join()
-            self.send()
+            self._try_to_send()
         super().close()
 
     def _keep_sending(self) -> None:
