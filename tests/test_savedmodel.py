@@ -58,7 +58,13 @@ def runs(tmp_path_factory, corpus):
     vocabulary = training.train_sentencepiece(folder / "corpus.txt", folder / "v", 200)
     files = f"FILES={corpus}"
     of_bytes = make_run(folder / "bytes", "tests/micro.gin", files, LENGTHS, "NAME=saved_bytes")
-    words = ("tests/micro_model.gin", files, LENGTHS, "NAME=saved_pieces", "network.T5Config.vocab_size=384")
+    words = (
+        "tests/micro_model.gin",
+        files,
+        LENGTHS,
+        "NAME=saved_pieces",
+        "t5x.examples.t5.network.T5Config.vocab_size=384",
+    )
     of_pieces = make_run(folder / "pieces", "configs/t5_1_1_tiny.gin", *words, f"VOCABULARY_FILE={vocabulary}")
     return {"bytes": of_bytes, "sentencepiece": of_pieces}
 

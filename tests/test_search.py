@@ -25,7 +25,7 @@ def model(tmp_path_factory, corpus):
     """A byte model with random parameters: its outputs are long and varied."""
     folder = tmp_path_factory.mktemp("search")
     lengths = f"TASK_FEATURE_LENGTHS={{'inputs': 64, 'targets': {LENGTH}}}"
-    recipe = ("tests/micro.gin", f"FILES={corpus}", lengths, f"network.T5Config.vocab_size={KNOWN}")
+    recipe = ("tests/micro.gin", f"FILES={corpus}", lengths, f"t5x.examples.t5.network.T5Config.vocab_size={KNOWN}")
     return t5xpg.Model.restore(make_run(folder / "run", *recipe), batch_size=4)
 
 

@@ -220,12 +220,18 @@ def objective_of(provider: seqio.Task | seqio.Mixture) -> objectives.Objective |
     return next((owner for owner in owners if isinstance(owner, objectives.Objective)), None)
 
 
+def _describe_rate(mixture: seqio.Mixture, task: seqio.Task) -> str:
+    try:
+        return f" × {mixture.get_rate(task):g}"
+    except Exception:  # whatever a rate that is counted in data raises where the data are not at hand
+        return ""
+
+
 def describe(provider: seqio.Task | seqio.Mixture) -> dict[str, str]:
     """Returns what a task is made of, in words: its source, objective, vocabulary and splits."""
     vocabulary = vocabularies.describe(provider.output_features["targets"].vocabulary)
     if isinstance(provider, seqio.Mixture):
-        rates = {task.name: provider.get_rate(task) for task in provider.tasks}
-        mixed = ", ".join(f"{name} × {rate:g}" for name, rate in rates.items())
+        mixed = ", ".join(f"{task.name}{_describe_rate(provider, task)}" for task in provider.tasks)
         return {"source": mixed, "objective": "mixture", "vocabulary": vocabulary, "splits": ""}
     steps = " → ".join(seqio.utils.function_name(step) for step in provider.preprocessors)
     objective = getattr(provider, "jsonl_arguments", {}).get("objective", steps)

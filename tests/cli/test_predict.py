@@ -27,7 +27,7 @@ GREEDY = Search(temperature=0)
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory, corpus):
     folder = tmp_path_factory.mktemp("predict") / "run"
-    return make_run(folder, "tests/micro.gin", f"FILES={corpus}", "network.T5Config.vocab_size=259")
+    return make_run(folder, "tests/micro.gin", f"FILES={corpus}", "t5x.examples.t5.network.T5Config.vocab_size=259")
 
 
 @pytest.fixture(scope="module")

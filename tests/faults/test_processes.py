@@ -74,7 +74,7 @@ def curve(folder) -> dict[tuple[str, int], float]:
 
 
 def params_at(model_dir, step: int) -> dict[str, np.ndarray]:
-    state = Model.restore(str(model_dir), step).train_state
+    state = Model.restore(str(model_dir), step, trust=True).train_state
     return {k: np.asarray(v) for k, v in checkpoints.flatten(state.state_dict()).items() if checkpoints.has_value(v)}
 
 

@@ -188,7 +188,7 @@ class TrainingRun:
         self._actions = {trainer_lib.ActionMode[mode]: chosen for mode, chosen in actions.items()}
         self._model_dir = model_dir
         self._check_lock = getattr(lock, "check", lambda: None)  # raises once another run has taken MODEL_DIR
-        self.save_cfg: SaveCheckpointConfig | None = None
+        self.save_cfg: SaveCheckpointConfig | None = SaveCheckpointConfig()
         self._why_no_example: Callable[[], str | None] | None = None
         self._decode: Callable | None = None
         self._loss_watch = loss_watch.LossWatch()
