@@ -112,6 +112,16 @@ def noted(monkeypatch):
     return signals._State.received
 
 
+def test_one_signal_is_never_taken_for_two(noted, monkeypatch):
+    """The thread that watches may note it before the main thread's handler runs."""
+    monkeypatch.setattr(signals._State, "handled", 0)
+    signals._note(signal.SIGINT)
+    signals._on_signal(signal.SIGINT, None)
+    assert noted == [signal.SIGINT]
+    with pytest.raises(KeyboardInterrupt):
+        signals._on_signal(signal.SIGINT, None)
+
+
 def test_what_takes_long_is_given_up_at_a_signal(noted):
     started, never = threading.Event(), threading.Event()
 

@@ -152,7 +152,7 @@ def test_a_run_that_kept_no_position_goes_on_by_its_first_step_and_its_configura
     assert data_position.first_step(str(tmp_path)) == 20
     assert go_on(tmp_path, 30, began=20).take(1) == [80]
     assert go_on(tmp_path, 30, began=20, batch_size=4, changes=Changes(batch_size=8)).take(1) == [80]
-    assert data_position.first_step(str(tmp_path / "of T5X"), 7) == 7
+    assert data_position.first_step(str(tmp_path / "of T5X"), lambda: 7) == 7
 
 
 def test_what_cannot_be_taken_apart_is_refused(tmp_path):

@@ -43,6 +43,13 @@ def test_a_dead_process_of_this_machine_holds_nothing(bucket):
     store_lock.StoreLock(f"{bucket}/.lock", Clock()).close()
 
 
+@pytest.mark.parametrize("content", ["12345", "", "[]"])
+def test_a_lock_that_came_with_a_folder_from_a_disk_holds_nothing(bucket, content):
+    files.write_whole(f"{bucket}/.lock", content)
+    store_lock.StoreLock(f"{bucket}/.lock", Clock()).close()
+    assert files.names_in(bucket) == []
+
+
 def test_another_machines_lock_is_taken_over_once_it_is_stale(bucket):
     clock = Clock()
     write_holder(bucket, machine="elsewhere", host="elsewhere")

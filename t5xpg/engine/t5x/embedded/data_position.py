@@ -64,12 +64,12 @@ def write(model_dir: str, readings: list[Reading]) -> None:
         files.write_whole(os.path.join(model_dir, FILE_NAME), "".join(lines))
 
 
-def first_step(model_dir: str, started_from: int = 0) -> int:
-    """Returns the step that the run in `model_dir` began at; `started_from` where nothing there tells."""
+def first_step(model_dir: str, started_from: Callable[[], int] = lambda: 0) -> int:
+    """Returns the step that the run in `model_dir` began at; `started_from()` where nothing there tells."""
     if readings := read(model_dir):
         return readings[0].step
     path = os.path.join(model_dir, OLD_FILE_NAME)
-    return int(files.read_text(path)) if files.exists(path) else started_from
+    return int(files.read_text(path)) if files.exists(path) else started_from()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -77,8 +77,12 @@ class Restorer:
 
         Where no file there tells, as in T5X's, it is the step that the initial checkpoint has in its name, or 0.
         """
-        initial = self.initial_checkpoint()
-        return data_position.first_step(self.model_dir, step_of(initial) if initial else 0)
+
+        def of_its_name() -> int:
+            initial = self.initial_checkpoint()
+            return step_of(initial) if initial else 0
+
+        return data_position.first_step(self.model_dir, of_its_name)
 
     def _latest(self) -> tuple[Any, str]:
         """Returns (state, path) of the newest checkpoint that can be read; damaged ones are put aside."""

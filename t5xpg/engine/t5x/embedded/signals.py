@@ -42,7 +42,8 @@ class _State:
     finishing: Callable[[], bool] = lambda: False
     agreed = False  # whether all processes have come to the step at which they end
     said = False
-    received: list[int] = []
+    received: list[int] = []  # each number once, noted by whichever thread comes first
+    handled = 0  # signals that the main thread has run the handler for
 
 
 def listen(tell_others: Callable[[str, int], None]) -> None:
@@ -99,6 +100,7 @@ def finishing(whether: Callable[[], bool] = lambda: True) -> Iterator[None]:
     before, _State.finishing = _State.finishing, whether
     if not _State.listening:
         _State.received.clear()
+        _State.handled = 0
         _State.agreed = False
     try:
         yield
@@ -142,11 +144,17 @@ def leave_behind(code: int) -> None:
     atexit.register(end)
 
 
+def _note(number: int) -> None:
+    if number not in _State.received:
+        _State.received.append(number)
+
+
 def _on_signal(number: int, frame) -> None:
-    _State.received.append(number)
+    _note(number)
+    _State.handled += 1
     several = jax.process_count() > 1
     if _State.finishing():
-        if len(_State.received) > 1 and number == signal.SIGINT:
+        if _State.handled > 1 and number == signal.SIGINT:
             raise KeyboardInterrupt
         if several:
             os.kill(os.getpid(), signal.SIGTERM)  # JAX listens to it, and tells the other processes
@@ -155,15 +163,17 @@ def _on_signal(number: int, frame) -> None:
 
 
 def _watch(pipe: int, tell_others: Callable[[str, int], None]) -> None:
+    seen = 0
     while data := os.read(pipe, 2**16):
-        # A byte is the number of a signal; text is faulthandler's, for SIGTERM.
-        number = data[0] if data[0] in NUMBERS else signal.SIGTERM
-        if number not in _State.received:
-            _State.received.append(number)
+        # A byte is the number of a signal; text, in as many parts as may be, is faulthandler's for SIGTERM.
+        is_text = data[0] not in NUMBERS
+        number = signal.SIGTERM if is_text else data[0]
+        seen = max(seen, 1) if is_text else seen + len(data)
+        _note(number)
         line = describe(number)
         if not _State.finishing() and jax.process_count() > 1:
             say_once(line)
             tell_others(line, 128 + number)
             os._exit(128 + number)
-        if not _State.finishing() or len(_State.received) > 1:
+        if not _State.finishing() or seen > 1:
             end_within(GRACE, 128 + number, line)

@@ -40,14 +40,15 @@ class StoreLock:
         self._path, self._clock = path, clock
         self._owner = {"id": uuid.uuid4().hex, **this_process(), "since": clock()}
         self._lost = ""
-        if holder := read_holder(path):
-            self._check_dead(holder)
+        if (holder := read_holder(path)) is not None:
+            if holder:  # otherwise it came with a folder from a disk, whose lock is of another kind
+                self._check_dead(holder)
             files.remove(path)
         try:
             files.create(path, self._content())
         except FileExistsError:
-            raise self._refusal(read_holder(path)) from None
-        if (holder := read_holder(path)).get("id") != self._owner["id"]:
+            raise self._refusal(read_holder(path) or {}) from None
+        if (holder := read_holder(path) or {}).get("id") != self._owner["id"]:
             raise self._refusal(holder)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lock", daemon=True)
@@ -67,7 +68,7 @@ class StoreLock:
     def renew(self) -> None:
         """Writes the time into the lock, if it is still this run's."""
         tick = self._clock()
-        holder = read_holder(self._path)
+        holder = read_holder(self._path) or {}
         if holder.get("id") != self._owner["id"]:
             whose = describe(holder) if holder else "it is not there any more"
             self._lost = f"The lock {self._path} is no longer this run's: {whose}. Start the command again later."
@@ -80,7 +81,7 @@ class StoreLock:
             return
         self._closed.set()
         self._thread.join()
-        if not self._lost and read_holder(self._path).get("id") == self._owner["id"]:
+        if not self._lost and (read_holder(self._path) or {}).get("id") == self._owner["id"]:
             files.remove(self._path)
 
     def _keep(self) -> None:
@@ -113,12 +114,15 @@ class StoreLock:
         )
 
 
-def read_holder(path: str) -> dict[str, Any]:
-    """Returns what a lock says; {} where there is none, or not one of this kind."""
-    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-        found = json.loads(files.read_text(path))
-        return found if isinstance(found, dict) else {}
-    return {}
+def read_holder(path: str) -> dict[str, Any] | None:
+    """Returns what a lock says; None where there is none, {} where it is not of this kind."""
+    with contextlib.suppress(FileNotFoundError):
+        text = files.read_text(path)
+        with contextlib.suppress(json.JSONDecodeError):
+            found = json.loads(text)
+            return found if isinstance(found, dict) else {}
+        return {}
+    return None
 
 
 def describe(holder: Mapping[str, Any]) -> str:
