@@ -104,10 +104,10 @@ def test_rows_are_counted_no_further_than_needed(tmp_path, monkeypatch):
 @pytest.mark.parametrize("rows, hosts, kept", [(9_999, 1, True), (10_000, 1, False), (10_000, 2, True)])
 def test_what_seqio_keeps_in_memory_stays_the_same(rows, hosts, kept, tmp_path, make_task, caplog):
     task = make_task(write_rows(tmp_path / "rows.jsonl", ["a"] * rows))
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="absl"):
         task.get_dataset(LENGTHS, "train", shard_info=seqio.ShardInfo(0, hosts))
     assert ("caching small dataset in memory" in caplog.text) == kept
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="absl"):
         caplog.clear()
         task.get_dataset(LENGTHS, "train", shard_info=seqio.ShardInfo(0, hosts), try_in_mem_cache=False)
     assert "caching small dataset in memory" not in caplog.text
