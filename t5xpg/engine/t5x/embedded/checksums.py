@@ -1,15 +1,17 @@
-"""Checksums of a checkpoint's arrays, in it as `checkpoint_<step>/checksums/checksums.json`: {name: number or null}.
+"""Checksums of a checkpoint's arrays, in it as `checkpoint_<step>/checksums/lowbias32.json`: {name: number or null}.
 
 They are of the values and not of the files, computed where the arrays are: on the devices, before a save and after a
 restore. So no byte is read twice, whatever the store; they do not depend on how an array is divided among devices
-and processes; and they cover what happens between the devices' memory and the disk.
+and processes; and they cover what happens between the devices' memory and the disk. The file has the formula's name:
+another formula gets another file, and a checkpoint without this one is read unchecked, as T5X's are.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -20,7 +22,8 @@ import orbax.checkpoint as ocp
 from t5xpg.base import files
 
 ITEM = "checksums"
-FILE_NAME = "checksums.json"
+FILE_NAME = "lowbias32.json"
+_BLOCK = 2**17  # elements that NumPy mixes at a time, in the processor's cache
 
 
 def handler() -> ocp.CheckpointHandler:
@@ -29,7 +32,7 @@ def handler() -> ocp.CheckpointHandler:
 
 
 def of_arrays(arrays: Mapping[str, Any]) -> dict[str, int | None]:
-    """Returns {name: checksum} of {name: array}; None for what JAX cannot hold as it is, such as int64.
+    """Returns {name: checksum} of {name: array}; None for numbers of 8 bytes, which JAX halves except under x64.
 
     Of several processes all must call it, with the same names.
     """
@@ -38,30 +41,46 @@ def of_arrays(arrays: Mapping[str, Any]) -> dict[str, int | None]:
 
 
 def is_held(x: Any) -> bool:
-    return isinstance(x, jax.Array) or (isinstance(x, np.ndarray) and x.dtype.itemsize <= 4)
+    return isinstance(x, jax.Array | np.ndarray) and x.dtype.itemsize <= 4
 
 
 def checksum(x: jax.Array | np.ndarray) -> Any:
-    """Returns the sum of an array's bits, each element's times an odd number that depends on its place, modulo 2^32.
+    """Returns the sum of an array's mixed bits, each element's times an odd number that depends on its place, mod 2^32.
 
-    Any change of one element changes it, as an odd factor has an inverse; any other damage does but for one time in
-    2^32. A sum of integers is the same in whatever order, so XLA may compute it in parts wherever they are. What the
-    CPU has whole, NumPy adds up: it is faster, and has nothing to compile.
+    Any change of one element changes it, as the mixing and an odd factor can be undone; any other damage does but for
+    one time in 2^32. Unmixed, two flipped sign bits would cancel. A sum of integers is the same in whatever order, so
+    XLA may compute it in parts wherever they are. What the CPU has whole, NumPy adds up: it has nothing to compile.
 
     Args:
-      x: of any shape and dtype.
+      x: of any shape and of a dtype of up to 4 bytes.
     """
     if isinstance(x, jax.Array) and not (x.is_fully_addressable and all(d.platform == "cpu" for d in x.devices())):
         return checksum_on_devices(x)
     values = np.asarray(x)
-    words = values.reshape(-1).view(word(values.dtype)).reshape(values.shape)
-    return weighted_sum(words, np, lambda x, f: np.einsum("...i,i->...", x, f))
+    words = values.reshape(-1).view(word(values.dtype))
+    if values.ndim == 0:
+        return mix(words.astype(np.uint32))[0]
+    return sum_over_axes(_sum_rows(words.reshape(values.shape)), np)
+
+
+def _sum_rows(words: np.ndarray) -> np.ndarray:
+    """Returns mixed words [..., n] summed over the last axis, a block that fits in the processor's cache at a time."""
+    rows = words.reshape(math.prod(words.shape[:-1]), words.shape[-1])
+    factors = factors_of(words.shape[-1], words.ndim, np)
+    sums = np.zeros(len(rows), np.uint32)
+    width = max(1, min(len(factors), _BLOCK))
+    height = _BLOCK // width
+    for top in range(0, len(rows), height):
+        for left in range(0, len(factors), width):
+            block = mix(rows[top : top + height, left : left + width].astype(np.uint32))
+            sums[top : top + height] += np.einsum("ij,j->i", block, factors[left : left + width])
+    return sums.reshape(words.shape[:-1])
 
 
 @jax.jit
 def checksum_on_devices(x: jax.Array) -> jax.Array:
     words = jax.lax.bitcast_convert_type(x.astype(np.uint8) if x.dtype == np.bool_ else x, word(x.dtype))
-    return weighted_sum(words, jnp, lambda x, f: jnp.sum(x * jnp.broadcast_to(f, x.shape), -1))
+    return sum_over_axes(mix(words.astype(np.uint32)), jnp)
 
 
 def word(dtype: Any) -> Any:
@@ -69,12 +88,26 @@ def word(dtype: Any) -> Any:
     return {1: np.uint8, 2: np.uint16, 4: np.uint32}[np.dtype(dtype).itemsize]
 
 
-def weighted_sum(words: Any, xp: Any, reduce: Callable) -> Any:
-    """Returns the checksum of unsigned words, by NumPy or JAX: a place's factor is the product of its axes' factors."""
+def mix(words: Any) -> Any:
+    """Returns a permutation of the uint32 that spreads each bit over all: Wellons' lowbias32 (hash-prospector)."""
+    words = words ^ (words >> 16)
+    words = words * np.uint32(0x7FEB352D)
+    words = words ^ (words >> 15)
+    words = words * np.uint32(0x846CA68B)
+    return words ^ (words >> 16)
+
+
+def factors_of(size: int, axis: int, xp: Any) -> Any:
+    """Returns odd numbers, uint32 [size], for the places on an array's axis, the first of which is 1."""
+    place = xp.arange(size, dtype=np.uint32) * np.uint32(0x9E3779B1) + np.uint32(axis)
+    return ((place ^ (place >> 15)) * np.uint32(0x85EBCA6B)) | np.uint32(1)
+
+
+def sum_over_axes(words: Any, xp: Any) -> Any:
+    """Returns the sum of uint32 words, each times its factors of all axes, by NumPy or JAX."""
     while words.ndim:
-        place = xp.arange(words.shape[-1], dtype=np.uint32) * np.uint32(0x9E3779B1) + np.uint32(words.ndim)
-        factors = ((place ^ (place >> 15)) * np.uint32(0x85EBCA6B)) | np.uint32(1)
-        words = reduce(words.astype(np.uint32, copy=False), factors)
+        factors = factors_of(words.shape[-1], words.ndim, xp)
+        words = xp.sum(words * xp.broadcast_to(factors, words.shape), -1, dtype=np.uint32)
     return words
 
 
