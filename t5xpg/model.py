@@ -98,7 +98,7 @@ class Model:
           model_dir: the run's.
           step: the checkpoint's; None for the latest.
           batch_size: examples computed at a time.
-          trust: whether config.gin, which is code, may name any Python function; see `trust.PACKAGES`.
+          trust: whether config.gin, which is code, may name any Python function; see `trust.NAMES`.
 
         Raises:
           ValueError: the folder holds no such checkpoint, or not the config.gin of a training run, or it names what

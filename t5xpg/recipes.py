@@ -38,28 +38,32 @@ class Recipe:
     Attributes:
       program: "train", "eval" or "infer".
       function: T5X's function of that program.
+      untrusted: the config.gin that it is of, where that may name only what `trust.only_known` lets it.
     """
 
     program: str
     function: Callable
+    untrusted: str | None = None
 
     def settings(self) -> dict[str, Any]:
         """Returns the function's arguments as the recipe binds them: model, partitioner, dataset configurations, …"""
         import gin
 
-        with gin.unlock_config():  # tasks registered on the way may be configurables
+        with gin.unlock_config(), held(self.untrusted):  # tasks registered on the way may be configurables
             return gin.get_bindings(self.function)
 
     def dataset_config(self):
         """Returns the DatasetConfig of the data it trains on (eval, infer: reads), and registers its task."""
         import gin
 
+        from t5x import utils
+
         bindings = gin.get_bindings(self.function, resolve_references=False)
         reference = bindings["train_dataset_cfg" if self.program == "train" else "dataset_cfg"]
-        with gin.unlock_config():
+        with gin.unlock_config(), held(self.untrusted):
             cfg = reference.scoped_configurable_fn()
-        if cfg.module:
-            importlib.import_module(cfg.module)
+            if cfg.module:
+                utils.import_module(cfg.module)
         return cfg
 
     def not_given(self) -> list[str]:
@@ -118,11 +122,17 @@ def read_run(model_dir: str, trust: bool = False, more: str = "") -> Recipe:
     path = os.path.join(model_dir, "config.gin")
     if not files.is_file(path):
         raise ValueError(f"{path} is missing; give the MODEL_DIR of a training run.")
-    with contextlib.nullcontext() if trust else only_known(path):
-        recipe = read_text(files.read_text(path) + more)
+    untrusted = None if trust else path
+    with held(untrusted):
+        recipe = dataclasses.replace(read_text(files.read_text(path) + more), untrusted=untrusted)
     if recipe.program != "train":
         raise ValueError(f"{path} is of t5xpg {recipe.program}; give the MODEL_DIR of a training run.")
     return recipe
+
+
+def held(untrusted: str | None) -> contextlib.AbstractContextManager:
+    """Returns `trust.only_known` of a config.gin that is not trusted; for None, what holds nothing."""
+    return contextlib.nullcontext() if untrusted is None else only_known(untrusted)
 
 
 class ProgramModule(types.ModuleType):

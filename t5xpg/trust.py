@@ -1,28 +1,59 @@
 """A gin file is code: what the config.gin of somebody else's run may name before anything of it is imported or called.
 
-gin imports the modules that a file imports, and calls the functions that it refers to. `only_known` holds a file to the
-packages that a run is made of. This is no sandbox: what those packages can be told to do, such as to write a
-file, a config.gin can still tell them.
+gin imports the modules that a file imports, and calls the functions that it refers to. `only_known` holds a file to
+what recipes are made of. This is no sandbox: what those functions can be told to do, such as to write a file, a
+config.gin can still tell them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
 
-PACKAGES = ("t5x", "t5xpg", "seqio", "t5", "flax", "optax")
-# Of t5xpg, what recipes name.
-OURS = ("mlm", "objectives", "qa", "roberta", "schedules", "tasks", "vocabularies")
-# T5X's functions that import or parse what a string names, which is not looked at here.
-RUN_WHAT_A_STRING_NAMES = ("import_module", "import_task_module", "parse_gin_flags")
+# {package: what is in it, each a module or a name in one}, by where a name is defined. None of it imports, unpickles
+# or runs what a string names, or parses gin, but NEVER_CALLED and NEVER_CONFIGURED.
+NAMES = {
+    "t5x": (
+        *("adafactor", "contrib.moe", "decoding", "examples", "losses", "metrics", "models", "optimizers"),
+        *("partitioning", "trainer", "checkpoints.Checkpointer", "checkpoints.SaveBestCheckpointer"),
+        *("train.train", "eval.evaluate", "infer.infer", "gin_utils.summarize_gin_config"),
+        *("utils.CheckpointConfig", "utils.DatasetConfig", "utils.RestoreCheckpointConfig"),
+        *("utils.SaveCheckpointConfig", "utils.create_learning_rate_scheduler", "utils.get_training_eval_datasets"),
+        "utils.round_vocab_size_to_multiple",
+        # Where the embedded engine has some of them.
+        *("embedded.actions", "embedded.base_model.BaseModel", "embedded.base_model.BaseTransformerModel"),
+        *("embedded.base_model.get_input_vocabulary", "embedded.base_model.get_output_vocabulary"),
+        *("embedded.checkpoint_configs", "embedded.datasets.DatasetConfig", "embedded.learning_rates"),
+        "embedded.weight_metrics",
+    ),
+    "t5xpg": ("mlm", "objectives", "qa", "roberta", "schedules", "tasks", "vocabularies"),
+    "seqio": (
+        *("evaluation", "feature_converters", "loggers", "vocabularies"),
+        *("dataset_providers.Feature", "utils.Feature"),  # of different versions
+    ),
+    "t5": ("data", "evaluation"),
+    "flax": tuple(
+        f"linen.{name}"
+        for name in ("activation", "attention", "combinators", "initializers", "linear", "normalization", "pooling")
+    ),
+    "optax": ("",),
+}
+JAX = ("jax.nn", "jax.numpy", "jax._src.nn")  # whose functions are called by flax's names, as linen.relu is
 GINS = tuple(f"gin.config.{name}" for name in ("macro", "singleton", "_retrieve_constant", "_GinBuiltins"))
+# These import what their configurations name. A config.gin binds a program's arguments and never refers to it; it
+# refers to get_training_eval_datasets, which `train` gives the cfg.
+NEVER_CALLED = ("t5x.train.train", "t5x.eval.evaluate", "t5x.infer.infer")
+NEVER_CONFIGURED = "t5x.utils.get_training_eval_datasets"
 
 
 @contextlib.contextmanager
 def only_known(path: str) -> Iterator[None]:
-    """Lets gin import and bind names of PACKAGES alone, in whatever it parses in the block, included files too.
+    """Lets gin import and bind NAMES alone, in whatever it parses in the block, included files too, and lets T5X and
+    SeqIO import no other packages' modules by a string there, such as a DatasetConfig's.
 
     Names are judged by where their modules, classes and functions are defined, so that `seqio.os.system` is not one of
     seqio's. `__main__` stands for T5X's programs, as `recipes.parsing` puts them there.
@@ -31,14 +62,14 @@ def only_known(path: str) -> Iterator[None]:
       path: what is parsed, for messages.
 
     Raises:
-      ValueError: something else is imported or bound; nothing has been imported or called then but PACKAGES.
+      ValueError: something else is imported or bound; nothing has been imported or called then but NAMES.
     """
     from gin import config
 
     def refuse(name: str) -> ValueError:
         return ValueError(
-            f"{path}: names {name}, and a config.gin is code; without --trust (trust=True) it may name only what is in "
-            f"{', '.join(PACKAGES)}."
+            f"{path}: names {name}, and a config.gin is code; without --trust (trust=True) it may name only what "
+            f"t5xpg.trust.NAMES lists, of {', '.join(NAMES)}."
         )
 
     class Guarded(config.ParseContext):
@@ -58,26 +89,57 @@ def only_known(path: str) -> Iterator[None]:
                 raise refuse(selector)
             return super().get_configurable(selector)
 
-    original, config.ParseContext = config.ParseContext, Guarded
-    try:
+    class GuardedReference(config.ConfigurableReference):
+        def initialize(self):
+            super().initialize()
+            if defined_at(self.configurable.wrapped) in NEVER_CALLED:
+                raise refuse(f"@{self.selector}")
+
+    import_as_ever = importlib.import_module
+
+    def import_module(name: str, package: str | None = None) -> types.ModuleType:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if caller.partition(".")[0] in ("t5x", "seqio", "t5") and name.partition(".")[0] not in NAMES:
+            raise refuse(name)
+        return import_as_ever(name, package)
+
+    with contextlib.ExitStack() as patches:
+        for module, name, ours in (
+            (config, "ParseContext", Guarded),
+            (config, "ConfigurableReference", GuardedReference),
+            (importlib, "import_module", import_module),
+        ):
+            patches.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, ours)
         yield
-    finally:
-        config.ParseContext = original
+        for (_, selector), arguments in config._CONFIG.items():
+            if "cfg" in arguments and defined_at(config._REGISTRY[selector].wrapped) == NEVER_CONFIGURED:
+                raise refuse(f"{selector}.cfg")
 
 
 def is_known_module(name: str) -> bool:
-    package, _, rest = name.partition(".")
-    if package == "t5xpg":
-        return rest.partition(".")[0] in OURS
-    return package in PACKAGES or name == "__main__"
+    """Whether a module is one of NAMES, in one, or a package or module that has some of them."""
+    above = (f"{known}.".startswith(f"{name}.") for known in known_names())
+    return is_known_name(name) or any(above) or name == "__main__"
 
 
 def is_known(thing: Any) -> bool:
-    """Whether a module, class or function is one of PACKAGES, or JAX's under one of their names, or gin's own."""
+    """Whether a module, class or function is one of NAMES, or JAX's under one of their names, or gin's own."""
     if isinstance(thing, types.ModuleType):
-        return thing.__name__ == "t5xpg" or is_known_module(thing.__name__)
+        return is_known_module(thing.__name__)
+    name = defined_at(thing)
+    return is_known_name(name) or name in GINS or name.startswith(tuple(f"{module}." for module in JAX))
+
+
+def is_known_name(name: str) -> bool:
+    return f"{name}.".startswith(tuple(f"{known}." for known in known_names()))
+
+
+def known_names() -> list[str]:
+    return [f"{package}.{name}".rstrip(".") for package, names in NAMES.items() for name in names]
+
+
+def defined_at(thing: Any) -> str:
+    """Returns the module and name of a class or function, or of the type of anything else."""
     named = thing if hasattr(thing, "__qualname__") else type(thing)
-    name = f"{named.__module__}.{named.__qualname__}"
-    if name.endswith(RUN_WHAT_A_STRING_NAMES):
-        return False
-    return is_known_module(name) or name.startswith("jax.") or name in GINS
+    return f"{named.__module__}.{named.__qualname__}"

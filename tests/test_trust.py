@@ -1,12 +1,17 @@
 """A config.gin is code: what one that somebody else wrote may name."""
 
+import importlib
 import sys
+from pathlib import Path
 
 import gin
 import pytest
+import seqio
+from flax import serialization
 
 import t5xpg
-from t5xpg import recipes
+from t5x import utils
+from t5xpg import recipes, trust
 from t5xpg.cli.main import main
 
 DYNAMIC = "from __gin__ import dynamic_registration\n"
@@ -18,7 +23,13 @@ RUN = DYNAMIC + (
     "train_script.train.random_seed = @gin.singleton()\ngin.singleton.constructor = @seqio.ByteVocabulary\n"
     "tasks.jsonl_task.objective = @linen.relu\nSOME = @optax.adam\n"
 )
-NAMES = "it may name only what is in t5x, t5xpg, seqio, t5, flax, optax"
+NAMES = "it may name only what t5xpg.trust.NAMES lists, of t5x, t5xpg, seqio, t5, flax, optax."
+# A vocabulary of a task that is registered by a module, whose name is a string.
+BY_STRING = (
+    "from t5x import utils\nutils.DatasetConfig:\n  module = 'their_code'\n  mixture_or_task_name = 'x'\n"
+    "  task_feature_lengths = None\n  split = 'train'\n  batch_size = 1\n  shuffle = False\n  seed = 0\n"
+)
+CFG = f"{RUN}{BY_STRING}utils.{{0}}.cfg = @utils.DatasetConfig()\ntrain_script.train.random_seed = @utils.{{0}}()\n"
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +47,9 @@ def model_dir(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "their_code", raising=False)
     (tmp_path / "run" / "checkpoint_10").mkdir(parents=True)
-    (tmp_path / "run" / "checkpoint_10" / "checkpoint").touch()
+    (tmp_path / "run" / "checkpoint_10" / "checkpoint").write_bytes(
+        serialization.msgpack_serialize({"version": 3, "optimizer": {"target": {}}})
+    )
     (tmp_path / "more.gin").write_text(f"{DYNAMIC}import their_code\n")
     return tmp_path / "run"
 
@@ -45,6 +58,19 @@ def test_a_runs_own_names_need_no_trust(model_dir):
     (model_dir / "config.gin").write_text(RUN)
     recipe = recipes.read_run(str(model_dir))
     assert gin.get_bindings(recipe.function, resolve_references=False)["total_steps"] == 7
+
+
+def test_every_recipe_that_ships_needs_no_trust(monkeypatch):
+    root = Path(__file__).parent.parent
+    monkeypatch.chdir(root)
+    found = [str(path.relative_to(root)) for path in root.glob("configs/**/*.gin")]
+    found += [str(path.relative_to(root / "t5xpg" / "engine")) for path in root.glob("t5xpg/engine/**/*.gin")]
+    for path in found:
+        if "infer_from" in path:  # whose task, a function of infer's, no run of `train` has
+            continue
+        with recipes.parsing(), trust.only_known(path):
+            gin.parse_config(f"include {path!r}")
+    assert len(found) > 30
 
 
 @pytest.mark.parametrize(
@@ -61,8 +87,20 @@ def test_a_runs_own_names_need_no_trust(model_dir):
         (f"{RUN}import t5x.utils\nt5x.utils.import_module:\n  module = 'their_code'\n", "t5x.utils.import_module"),
         (f"{RUN}from t5xpg import recipes\nrecipes.read_text.text = 'import their_code'\n", "t5xpg.recipes"),
         (f"{RUN}from t5xpg.base import files\n", "t5xpg.base.files"),
-        (f"{RUN}import t5xpg\nA = @t5xpg.model.os.getcwd()\n", "t5xpg"),
+        (f"{RUN}import t5xpg\nA = @t5xpg.model.os.getcwd()\n", "t5xpg.model.os.getcwd"),
         (f"{RUN}import gin as tonic\nA = @tonic.parse_config()\n", "gin"),
+        (CFG.format("get_vocabulary"), "utils.get_vocabulary"),
+        (CFG.format("get_dataset"), "utils.get_dataset"),
+        (CFG.format("get_training_eval_datasets"), "t5x.utils.get_training_eval_datasets.cfg"),
+        (f"{RUN}train_script.train.random_seed = {{@train_script.train(): 1}}\n", "@train_script.train"),
+        (f"{RUN}A = @train_script.infer()\n", "@train_script.infer"),
+        (f"{RUN}gin.singleton.constructor = @train_script.train\n", "@train_script.train"),
+        (f"{RUN}from seqio import beam_utils\nA = @beam_utils._import_modules()\n", "seqio.beam_utils"),
+        (f"{RUN}from t5.scripts import dump_task\n", "t5.scripts.dump_task"),
+        (f"{RUN}from t5.models import mtf_model\n", "t5.models.mtf_model"),
+        (f"{RUN}A = @seqio.LazyTfdsLoader()\n", "seqio.LazyTfdsLoader"),
+        (f"{RUN}from t5x import gin_utils\nA = @gin_utils.parse_gin_flags()\n", "gin_utils.parse_gin_flags"),
+        (f"{RUN}from t5x import models\nA = @models.jnp.load()\n", "models.jnp.load"),
     ],
 )
 def test_another_name_is_refused_before_anything_of_it_runs(lines, named, model_dir, monkeypatch, capsys):
@@ -73,6 +111,56 @@ def test_another_name_is_refused_before_anything_of_it_runs(lines, named, model_
     assert error.startswith(f"t5xpg: error: {model_dir}/config.gin: names {named}, and a config.gin is code")
     assert NAMES in error and "--trust" in error and error.count("\n") == 1
     assert not (model_dir.parent / "imported").exists()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [CFG.format("get_vocabulary"), f"{RUN}train_script.train.random_seed = @seqio.ByteVocabulary.parse()\n"],
+    ids=["module", "gin"],
+)
+def test_values_are_held_as_names_are(lines, model_dir, monkeypatch):
+    """Also where a function of T5X's or SeqIO's, which was thought harmless, imports or parses what a string names."""
+
+    def parse(self=None):
+        gin.parse_config("import their_code")
+
+    monkeypatch.setattr(seqio.ByteVocabulary, "parse", parse, raising=False)
+    parse.__module__, parse.__qualname__ = "seqio.vocabularies", "ByteVocabulary.parse"
+    get_vocabulary = trust.defined_at(utils.get_vocabulary).removeprefix("t5x.")
+    monkeypatch.setitem(trust.NAMES, "t5x", (*trust.NAMES["t5x"], get_vocabulary))
+    (model_dir / "config.gin").write_text(lines)
+    recipe = recipes.read_run(str(model_dir))
+    with pytest.raises(ValueError, match="names their_code, and a config.gin is code"):
+        recipe.settings()
+    assert not (model_dir.parent / "imported").exists()
+
+
+def test_a_dataset_of_a_module_is_held_too(model_dir):
+    dataset = f"{BY_STRING}train_script.train.train_dataset_cfg = @utils.DatasetConfig()\n"
+    (model_dir / "config.gin").write_text(RUN + dataset)
+    with pytest.raises(ValueError, match="names their_code, and a config.gin is code"):
+        recipes.read_run(str(model_dir)).dataset_config()
+    assert not (model_dir.parent / "imported").exists()
+    recipes.read_run(str(model_dir), trust=True).dataset_config()
+    assert (model_dir.parent / "imported").exists()
+
+
+def test_what_is_imported_while_values_are_resolved_is_otherwise_free(monkeypatch):
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    with trust.only_known("config.gin"):
+        utils.import_module("t5xpg.tasks")
+        importlib.import_module("colorsys")  # by a library, lazily
+        with pytest.raises(ValueError, match="names colorsys"):
+            utils.import_module("colorsys")
+    utils.import_module("colorsys")
+
+
+def test_what_is_documented_is_what_may_be_named():
+    security = Path(trust.__file__).parent.parent.joinpath("SECURITY.md").read_text(encoding="utf-8")
+    assert f"({', '.join(trust.NAMES['t5xpg'])})" in " ".join(security.split())
+    for package in trust.NAMES:
+        assert package in security
+    assert all(map(trust.is_known_module, trust.NAMES))
 
 
 def test_trust_lets_a_runs_own_modules_in(model_dir):
@@ -86,10 +174,22 @@ def test_trust_lets_a_runs_own_modules_in(model_dir):
     assert (model_dir.parent / "imported").exists() and (model_dir.parent / "called").exists()
 
 
-@pytest.mark.parametrize("verb", [["fill-mask"], ["qa", "--question", "x", "--context"]])
-def test_every_verb_that_reads_a_run_asks_for_trust(verb, model_dir, capsys):
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "fill-mask {run} x",
+        "qa {run} --question x --context x",
+        "predict {run} x",
+        "score {run} x x",
+        "export hf {run} {run}_hf",
+        "export ct2 {run} {run}_ct2",
+        "export savedmodel {run} {run}_tf",
+    ],
+)
+def test_every_verb_that_reads_a_run_asks_for_trust(verb, model_dir, capsys, monkeypatch):
+    monkeypatch.setenv("T5XPG_ENGINE", "embedded")  # export hf sets it
     (model_dir / "config.gin").write_text(f"{RUN}import their_code\n")
-    words = [verb[0], str(model_dir), *verb[1:], "x"]
+    words = verb.format(run=model_dir).split()
     assert main(words) == 1
     assert "names their_code" in capsys.readouterr().err and not (model_dir.parent / "imported").exists()
     assert main([*words, "--trust"]) == 1  # the run is not a real one
