@@ -200,8 +200,9 @@ Before this folder got its name, TensorFlow loaded it and gave the model's own p
 
 
 def readme(name: str, module: Served, model: Model, search: Search) -> str:
-    given = {key: value for key, value in dataclasses.asdict(search).items() if value not in (None, 1)}
-    how = ", ".join(f"{key} {value}" for key, value in given.items()) or "the decode function of the run's recipe"
+    fields = [(field, getattr(search, field.name)) for field in dataclasses.fields(search)]
+    given = [f"{field.name} {value}" for field, value in fields if value != field.default]
+    how = ", ".join(given) or "the decode function of the run's recipe"
     return README.format(
         name=name,
         step=int(model.train_state.step),

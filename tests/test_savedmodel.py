@@ -136,6 +136,23 @@ def test_its_readme_runs(by_tensorflow, capsys, monkeypatch):
     assert "import tensorflow_text" in text and "temperature 0.8, samples 2" in text
 
 
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        (Search(), "the decode function of the run's recipe"),
+        (Search(beams=1), "beams 1"),
+        (Search(top_k=1), "top_k 1"),
+        (Search(temperature=1.0, samples=2), "temperature 1.0, samples 2"),
+        (Search(top_p=1.0, max_length=1), "top_p 1.0, max_length 1"),
+    ],
+)
+def test_its_readme_says_what_searches(search, said, model):
+    class Module:
+        needs = ()
+
+    assert f"Predictions\ncome from {said}. It" in savedmodel.readme("name", Module(), model, search)
+
+
 @pytest.mark.parametrize("fault", ["predict", "score"])
 def test_what_differs_is_found(fault, model, by_tensorflow, monkeypatch):
     if fault == "predict":
