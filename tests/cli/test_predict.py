@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import queue
 import sys
 import threading
 
@@ -39,12 +40,14 @@ def model(run_dir):
 def predict(run_dir, model, monkeypatch, capsys, tmp_path):
     """Runs `predict` (or another verb) in an empty folder, without restoring the model again; returns its stdout."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(t5xpg.Model, "restore", lambda *args, **kwargs: model)
+    monkeypatch.setattr(t5xpg.Model, "restore", lambda *args: restored.append(args) or model)
+    restored: list[tuple] = []
 
     def run(*words: str, verb: str = "predict") -> str:
         status = main([verb, run_dir, "--batch_size", "2", *words])
         out, err = capsys.readouterr()
         assert status == 0, err
+        assert restored.pop() == (run_dir, None, 2, "--trust" in words)
         return out
 
     return run
@@ -84,6 +87,12 @@ def test_a_line_for_each_input_in_order(predict, model, tmp_path):
         assert predict("--file", name, "--temperature", "0") == escaped(expected)
     reverse = greedy(model, [text[::-1] for text in TEXTS])
     assert predict("--file", "in.jsonl", "--key", "q", "--temperature", "0") == escaped(reverse)
+
+
+@pytest.mark.parametrize("verb", ["predict", "score"])
+def test_trust_reaches_the_model(verb, predict):
+    for flags in ((), ("--trust",)):  # compared in the fixture
+        assert predict("a", *"b" * (verb == "score"), *flags, verb=verb)
 
 
 def test_line_ends_in_a_prediction_are_escaped_or_json(predict, model, monkeypatch):
@@ -141,25 +150,33 @@ def test_what_cannot_be_is_one_line(words, message, predict, run_dir, capsys):
 def test_answers_come_while_stdin_is_open(predict, model, monkeypatch, as_json):
     """A question, its answer, and only then the next question."""
     read_end, write_end = os.pipe()
-    answers_end, answer_end = os.pipe()
+    answers: queue.Queue[str | int | BaseException] = queue.Queue()  # lines, and then what main returned or raised
+
+    class Stdout(io.StringIO):
+        def write(self, text):
+            answers.put(text)
+
     monkeypatch.setattr(sys, "stdin", os.fdopen(read_end, encoding="utf-8"))
-    monkeypatch.setattr(sys, "stdout", os.fdopen(answer_end, "w", encoding="utf-8"))
+    monkeypatch.setattr(sys, "stdout", Stdout())
     flags = ["--key", "q", "--jsonl"] if as_json else []
-    status: list[int] = []
-    words = ["predict", "run", "--file", "-", "--temperature", "0", *flags]
-    thread = threading.Thread(target=lambda: status.append(main(words)))
-    thread.start()
-    with os.fdopen(answers_end, encoding="utf-8") as answers, os.fdopen(write_end, "w", encoding="utf-8") as questions:
+
+    def ask():
+        try:
+            answers.put(main(["predict", "run", "--file", "-", "--temperature", "0", *flags]))
+        except BaseException as error:
+            answers.put(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    with os.fdopen(write_end, "w", encoding="utf-8") as questions:
         for text, expected in zip(TEXTS, greedy(model, TEXTS), strict=True):
             questions.write((json.dumps({"q": text}) if as_json else text) + "\n")
             questions.flush()
-            answer = answers.readline()
+            answer = answers.get(timeout=60)
+            assert isinstance(answer, str), answer
             assert (json.loads(answer)["prediction"] + "\n" if as_json else answer) == (
                 expected + "\n" if as_json else escaped([expected])
             )
-        questions.close()
-        thread.join(60)
-        assert status == [0]
+    assert answers.get(timeout=60) == 0
 
 
 def test_a_line_of_stdin_that_is_not_text_is_named(predict, monkeypatch, capsys):
