@@ -26,7 +26,7 @@ def register(verbs) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_common(parser, "INPUT", "text to predict from")
-    parser.add_argument("--key", help='the key of a row\'s input, where FILE is JSONL ("inputs"); makes stdin JSONL')
+    parser.add_argument("--key", help='the key of a row\'s input, where FILE has rows ("inputs"); makes stdin JSONL')
     parser.add_argument("--seed", type=int, help="of what is sampled (0)")
     search_flags.add_flags(parser)
     parser.set_defaults(run=run)
@@ -37,7 +37,7 @@ def add_common(parser: argparse.ArgumentParser, text: str, text_help: str) -> No
     add = parser.add_argument
     add("run_dir", metavar="RUN", help="a MODEL_DIR, whose latest checkpoint is taken")
     add("what", metavar=text, nargs="*", help=text_help)
-    add("--file", metavar="FILE", help="JSONL or text by its name, compressed or not; - reads stdin as it comes")
+    add("--file", metavar="FILE", help="JSONL, JSON, Parquet or text by its name; - reads stdin as it comes")
     add("--output", metavar="FILE", help="in place of stdout; as --jsonl does where it ends in .jsonl")
     add("--jsonl", action="store_true", help="write JSON, an object a line")
     add("--batch_size", type=int, default=8, metavar="N", help="computed at a time (8)")
@@ -56,13 +56,14 @@ def run(args: argparse.Namespace) -> int:
     import jax
 
     from t5xpg.cli import examples
+    from t5xpg.data import finding
 
     search = search_flags.from_args(args)
     if args.what:
         found = iter([{"inputs": text} for text in args.what])
     else:
-        is_jsonl = args.key is not None or ".jsonl" in args.file
-        found = examples.read(args.file, {"inputs": args.key or "inputs"} if is_jsonl else None)
+        has_rows = args.key is not None or finding.has_rows(args.file)
+        found = examples.read(args.file, {"inputs": args.key or "inputs"} if has_rows else None)
     as_jsonl, done = wants_jsonl(args), 0
     # What is sampled depends on an input's place in its batch: whole batches make a seed give the same again.
     whole = args.file != "-" or search.is_random or args.seed is not None

@@ -89,6 +89,11 @@ def packed(suffix: str) -> tuple[str, ...]:
     return (suffix, *(suffix + packed for packed in SUFFIXES))
 
 
+def has_rows(path: str) -> bool:
+    """Whether the name of a file says JSONL, JSON or Parquet; one that does not is text."""
+    return stores.name(path).endswith((*packed(".jsonl"), *packed(".json"), parquet.SUFFIX))
+
+
 def split_files(files: Files, splits: Sequence[str]) -> dict[str, list[str]]:
     """Returns {split: files} for files with "{split}" in each name; ValueError where one lacks it."""
     names = listed(files)

@@ -10,6 +10,8 @@ import threading
 
 import jax
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from made_runs import make_run
 
@@ -144,6 +146,17 @@ def test_samples_are_the_same_for_the_same_seed(predict, tmp_path):
 )
 def test_what_cannot_be_is_one_line(words, message, predict, run_dir, capsys):
     assert message in error_of(capsys, "predict", run_dir, *words)
+
+
+def test_the_name_of_a_file_says_what_it_holds(predict, model, tmp_path):
+    rows = "".join(json.dumps({"inputs": text}) + "\n" for text in TEXTS)
+    (tmp_path / "x.jsonl_parts").mkdir()
+    (tmp_path / "x.jsonl_parts" / "in.txt").write_text("\n".join(TEXTS))
+    (tmp_path / "rows.json").write_text(rows)
+    (tmp_path / "rows.json.gz").write_bytes(gzip.compress(rows.encode()))
+    pyarrow.parquet.write_table(pyarrow.table({"inputs": TEXTS}), tmp_path / "rows.parquet")
+    for name in ("x.jsonl_parts/in.txt", "rows.json", "rows.json.gz", "rows.parquet"):
+        assert predict("--file", name, "--temperature", "0") == escaped(greedy(model, TEXTS))
 
 
 @pytest.mark.parametrize("as_json", [False, True])
