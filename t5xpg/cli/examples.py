@@ -22,27 +22,31 @@ def read(path: str, columns: Mapping[str, str] | None) -> Iterator[Example]:
 
     Args:
       path: compressed or not.
-      columns: {column: key} of JSONL rows; None for text, where each line is an "inputs".
+      columns: {column: key} of rows, of stdin as JSONL; None for text, where each line is an "inputs".
 
     Raises:
-      JsonlError: names the line that cannot be used.
+      JsonlError: names the line that cannot be used, or read.
     """
+    from t5xpg.base import stores
     from t5xpg.data import compressed, jsonl
 
     if path != "-" and columns:
         yield from jsonl.read_rows([path], columns)
         return
     name, number = "stdin" if path == "-" else path, 0
-    try:
-        with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else compressed.open_binary(path) as file:
+    with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else compressed.open_binary(path) as file:
+        try:
             for number, line in enumerate(file, 1):
                 line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if columns is None:
                     yield {"inputs": jsonl.decode_line(line, f"{name}:{number}")}
                 elif line.strip():
                     yield jsonl.parse_line(line, columns, f"{name}:{number}")
-    except EOFError as error:  # of a damaged .gz, without a name
-        raise jsonl.JsonlError(f"{name}:{number + 1}: cannot be read from here on ({error}).") from error
+        except stores.StoreError:  # has the file's name
+            raise
+        except compressed.READ_ERRORS as error:
+            found = f"cannot be read from here on ({type(error).__name__}: {error})"
+            raise jsonl.JsonlError(f"{name}:{number + 1}: {found}. Fetch or prepare the file again") from error
 
 
 def batches(examples: Iterable[Example], size: int, wait: bool) -> Iterator[list[Example]]:

@@ -1,10 +1,13 @@
 """`t5xpg predict` and `score` on a model with random parameters, whose outputs are long and varied."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import queue
+import random
 import sys
 import threading
 
@@ -16,9 +19,10 @@ import pytest
 from made_runs import make_run
 
 import t5xpg
-from t5xpg.base import private
+from t5xpg.base import private, stores
 from t5xpg.cli import examples
 from t5xpg.cli.main import main
+from t5xpg.data import compressed
 from t5xpg.search import Search
 from t5xpg.vocabularies import sentinels
 
@@ -198,12 +202,37 @@ def test_a_line_of_stdin_that_is_not_text_is_named(predict, monkeypatch, capsys)
     assert "stdin:2: byte 1 (0xff) is not UTF-8" in capsys.readouterr().err
 
 
-def test_a_file_that_is_cut_off_is_named(tmp_path, predict, capsys):
-    (tmp_path / "in.txt.gz").write_bytes(gzip.compress(b"a line\n" * 9)[:-9])
-    words = ["predict", "run", "--file", "in.txt.gz", "--temperature", "0", "--output", "out.txt"]
-    assert main(words) == 1
-    assert "t5xpg: error: in.txt.gz:" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["in.txt.gz"]
+@pytest.mark.parametrize("fault", ["cut", "flipped"])
+@pytest.mark.parametrize(
+    ("suffix", "compress"),
+    [
+        (".gz", gzip.compress),
+        (".bz2", bz2.compress),
+        (".xz", lzma.compress),
+        (".zst", lambda data: pyarrow.compress(data, "zstd", asbytes=True)),
+    ],
+)
+def test_a_compressed_file_that_is_damaged_is_named(suffix, compress, fault, tmp_path, predict, capsys):
+    data = bytearray(compress(random.Random(0).randbytes(300).hex().encode()))
+    if fault == "cut":
+        del data[-9:]
+    else:
+        data[1 if suffix == ".zst" else len(data) // 2] ^= 0xFF  # pyarrow's .zst has no checksum
+    name = f"in.txt{suffix}"
+    (tmp_path / name).write_bytes(data)
+    assert main(["predict", "run", "--file", name, "--temperature", "0", "--output", "out.txt"]) == 1
+    assert f"t5xpg: error: {name}:1: cannot be read from here on (" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_what_is_wrong_with_a_store_is_said_once(monkeypatch):
+    class Failing(io.RawIOBase):
+        def readline(self, size=-1):
+            raise stores.StoreError("s3://b/in.txt: it failed")
+
+    monkeypatch.setattr(compressed, "open_binary", lambda path: Failing())
+    with pytest.raises(stores.StoreError, match="^s3://b/in.txt: it failed$"):
+        list(examples.read("s3://b/in.txt", None))
 
 
 def test_what_has_come_is_not_kept_waiting():
