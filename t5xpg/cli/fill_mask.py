@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from t5xpg.cli import export
+
 EXAMPLE = """example:
   t5xpg fill-mask runs/roberta "The season was the <mask> of his career ."
 """
@@ -23,7 +25,7 @@ def register(verbs) -> None:
     add("text", metavar="TEXT", nargs="+", help="each with <mask> where a token is to be guessed")
     add("--top", type=int, default=5, metavar="N", help="guesses for each mask (5)")
     add("--step", type=int, help="of the checkpoint (the latest)")
-    add("--trust", action="store_true", help="let the run's config.gin, which is code, name any Python function")
+    export.add_trust(parser)
     parser.set_defaults(run=run)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from t5xpg.cli import search_flags
+from t5xpg.cli import export, search_flags
 
 EXAMPLE = """examples:
   t5xpg predict runs/books "Call me <extra_id_0>."
@@ -42,7 +42,7 @@ def add_common(parser: argparse.ArgumentParser, text: str, text_help: str) -> No
     add("--jsonl", action="store_true", help="write JSON, an object a line")
     add("--batch_size", type=int, default=8, metavar="N", help="computed at a time (8)")
     add("--step", type=int, help="the checkpoint (the latest)")
-    add("--trust", action="store_true", help="let the run's config.gin, which is code, name any Python function")
+    export.add_trust(parser)
 
 
 def run(args: argparse.Namespace) -> int:

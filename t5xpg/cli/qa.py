@@ -6,6 +6,8 @@ import argparse
 import statistics
 import sys
 
+from t5xpg.cli import export
+
 EXAMPLE = """examples:
   t5xpg qa runs/squad                                                         (the scores of each evaluation)
   t5xpg qa runs/squad --question "Who wrote it?" --context "Anna wrote it in 1911."
@@ -31,7 +33,7 @@ def register(verbs) -> None:
     add("--predictions", metavar="FILE", help="with --file: write {id: answer} there, for the official scorer")
     add("--batch_size", type=int, default=4, metavar="N", help="questions answered at a time (4)")
     add("--step", type=int, help="the checkpoint (the latest)")
-    add("--trust", action="store_true", help="let the run's config.gin, which is code, name any Python function")
+    export.add_trust(parser)
     parser.set_defaults(run=run)
 
 
