@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import seqio
 import tensorflow as tf
 from t5.data import preprocessors as t5_preprocessors
 
-from t5xpg.objectives.base import Example, Features, Objective
+from t5xpg.objectives.base import Example, Features, Lengths, Objective
 
 CHUNK = 65_536  # tokens of a document that are read as one
 
@@ -22,6 +24,22 @@ class DocumentObjective(Objective):
     """
 
     select_random_chunk: bool
+
+    def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
+        """After `check`, returns what t5's objective of the same name makes from the same seeds."""
+        self._checked(sequence_length, output_features)
+        texts = self.texts(dataset, output_features)
+        examples = t5_preprocessors.split_tokens_to_inputs_length(texts, sequence_length, output_features)
+        convert_example = functools.partial(self.convert_example, output_features=output_features)
+        return seqio.map_over_dataset(convert_example, num_seeds=1)(examples)
+
+    def convert_example(self, example: Example, seed: tf.Tensor, output_features: Features) -> Example:
+        """{"targets": int32 [tokens of one example]} -> {"inputs", "targets"}; seed is int32 [2]."""
+        raise NotImplementedError
+
+    def texts(self, dataset: tf.data.Dataset, output_features: Features) -> tf.data.Dataset:
+        """Returns what examples are cut from, {"targets": int32 [tokens]}: 128 chunks at a time, concatenated."""
+        return t5_preprocessors.reduce_concat_tokens(self.chunks(dataset, output_features))
 
     def chunks(self, dataset: tf.data.Dataset, output_features: Features) -> tf.data.Dataset:
         """{"targets": int32 [tokens], ...}, one document each -> {"targets": int32 [<= 65,536]}, none of it empty.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -56,14 +55,6 @@ class IidDenoising(DocumentObjective):
                 f"{more_sentinels(vocabulary, made.sentinels)}, or shorter inputs"
             )
         self._check_targets(inputs_length, targets_length, made.targets)
-
-    def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
-        """After `check`, returns what t5's `iid_denoising` makes from the same seeds."""
-        self._checked(sequence_length, output_features)
-        texts = t5_preprocessors.reduce_concat_tokens(self.chunks(dataset, output_features))
-        examples = t5_preprocessors.split_tokens_to_inputs_length(texts, sequence_length, output_features)
-        mask = functools.partial(self.convert_example, output_features=output_features)
-        return seqio.map_over_dataset(mask, num_seeds=1)(examples)
 
     def convert_example(self, example: Example, seed: tf.Tensor, output_features: Features) -> Example:
         """Masks one example; seed is int32 [2]."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -42,16 +41,12 @@ class PrefixLM(DocumentObjective):
                 f"{{'inputs': {inputs_length}, 'targets': {inputs_length - 1}}} or more targets"
             )
 
-    def convert(self, dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
-        """After `check`, returns what t5's `prefix_lm` makes from the same seeds."""
-        self._checked(sequence_length, output_features)
-        texts = self.chunks(dataset, output_features).map(_without_padding)
-        examples = t5_preprocessors.split_tokens_to_inputs_length(texts, sequence_length, output_features)
-        part = functools.partial(self.convert_example, output_features=output_features)
-        return seqio.map_over_dataset(part, num_seeds=1)(examples)
+    def texts(self, dataset: tf.data.Dataset, output_features: Features) -> tf.data.Dataset:
+        """Returns the chunks, each for itself."""
+        return self.chunks(dataset, output_features).map(_without_padding)
 
     def convert_example(self, example: Example, seed: tf.Tensor, output_features: Features) -> Example:
-        """One example, as `SpanCorruption.convert_example`."""
+        """Splits one example; seed is int32 [2]."""
         return t5_preprocessors.single_example_denoise(
             example,
             seed,

@@ -129,7 +129,7 @@ class SpanCorruption(DocumentObjective):
         """After `check`, returns what t5's `span_corruption` makes from the same seeds."""
         vocabulary = self._checked(sequence_length, output_features)
         return corrupt_spans(
-            t5_preprocessors.reduce_concat_tokens(self.chunks(dataset, output_features)),
+            self.texts(dataset, output_features),
             self.noise_density,
             self.mean_noise_span_length,
             tokens=self.lengths(sequence_length["inputs"]).tokens,

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import seqio
 import tensorflow as tf
-from t5.data import preprocessors as t5_preprocessors
 
 from t5xpg.objectives.base import Example, Features, Lengths, Restored
 from t5xpg.objectives.documents import DocumentObjective
@@ -119,10 +118,9 @@ class UL2(DocumentObjective):
         """After `check`, cuts the text into examples and corrupts each by its own denoiser."""
         vocabulary = self._checked(sequence_length, output_features)
         denoisers = self.denoisers(sequence_length["inputs"], vocabulary)
-        texts = t5_preprocessors.reduce_concat_tokens(self.chunks(dataset, output_features))
         draw = functools.partial(_draw, denoisers=denoisers)
         corrupt = functools.partial(_corrupt, denoisers=denoisers, output_features=output_features)
-        examples = seqio.map_over_dataset(draw, num_seeds=1)(texts).flat_map(_cut)
+        examples = seqio.map_over_dataset(draw, num_seeds=1)(self.texts(dataset, output_features)).flat_map(_cut)
         return seqio.map_over_dataset(corrupt, num_seeds=1)(examples)
 
     def restore(self, example: Mapping[str, np.ndarray], vocabulary: seqio.Vocabulary) -> Restored | None:
