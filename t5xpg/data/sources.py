@@ -21,10 +21,14 @@ from t5xpg.base.ranges import in_background
 from t5xpg.data import finding, jsonl
 from t5xpg.data.finding import Files
 from t5xpg.data.jsonl import UNBOUNDED, Columns, Piece
+from t5xpg.data.kept import Kept
 from t5xpg.data.tf_functions import numpy_function
 
 _INTERLEAVED_PIECES, _INTERLEAVED_ROWS = 16, 16  # pieces open at once, rows taken from each
 _PIECES_AHEAD = 4  # fetched from a store before it is their turn, where they are read one after the other
+
+_Window = list[np.ndarray]  # per column, [rows]
+_Windows = Iterator[_Window]
 
 
 class JsonlDataSource(seqio.FunctionDataSource):
@@ -144,16 +148,17 @@ class _WindowReader:
     """Called by tf.data for window `number` of piece `index`: per column an array, [rows].
 
     A pure function of its arguments. The streams it keeps, each open at its next window, only save reading a
-    compressed file from its start again; the pieces it reads ahead, waiting for a store.
+    compressed file from its start again; the pieces it reads ahead, waiting for a store. A stream that was read ahead
+    is kept with its first window until that is asked for.
     """
 
     def __init__(self, pieces: Sequence[Piece], columns: Columns, shuffle: bool):
         self._pieces, self.columns, self._shuffle = pieces, columns, shuffle
-        self._streams: dict[tuple[int, int], Iterator[list[np.ndarray]]] = {}
-        self._ahead: dict[int, concurrent.futures.Future[list[np.ndarray]]] = {}
+        self._streams: Kept[tuple[int, int], _Windows] = Kept(2 * _INTERLEAVED_PIECES)
+        self._ahead: Kept[int, concurrent.futures.Future[tuple[_Window, _Windows]]] = Kept(2 * _INTERLEAVED_PIECES)
         self._places = functools.lru_cache(2)(self._places_by)
 
-    def __call__(self, index: np.int64, number: np.int64, salt: np.int64) -> list[np.ndarray]:
+    def __call__(self, index: np.int64, number: np.int64, salt: np.int64) -> _Window:
         if number == 0 and self._pieces[int(index)].is_remote:
             self._read_ahead(int(index), int(salt))
         window = self._window(int(index), int(number))
@@ -178,27 +183,21 @@ class _WindowReader:
         count = _INTERLEAVED_PIECES if self._shuffle else _PIECES_AHEAD
         for following in map(int, order[places[index] + 1 : places[index] + 1 + count]):
             if following not in self._ahead and self._pieces[following].is_remote:
-                if len(self._ahead) >= 2 * _INTERLEAVED_PIECES:  # left by abandoned iterators
-                    del self._ahead[next(iter(self._ahead))]
-                self._ahead[following] = in_background(self._read, following, 0)
+                self._ahead.put(following, in_background(self._read, following, 0))
 
-    def _window(self, index: int, number: int) -> list[np.ndarray]:
-        ahead = self._ahead.pop(index, None) if number == 0 else None
-        return ahead.result() if ahead else self._read(index, number)
-
-    def _read(self, index: int, number: int) -> list[np.ndarray]:
-        piece = self._pieces[index]
-        stream = self._streams.pop((index, number), None)
-        if stream is None:
-            stream = itertools.islice(jsonl.windows(piece, self.columns), number, None)
-        window = next(stream, None)
-        if window is None:
-            return [np.array([], dtype=object)] * len(self.columns)
-        if piece.is_stream:
-            self._streams[index, number + 1] = stream
-            if len(self._streams) > 2 * _INTERLEAVED_PIECES:  # left by abandoned iterators
-                del self._streams[next(iter(self._streams))]
+    def _window(self, index: int, number: int) -> _Window:
+        ahead = self._ahead.take(index) if number == 0 else None
+        window, stream = ahead.result() if ahead else self._read(index, number)
+        if self._pieces[index].is_stream and len(window[0]):
+            self._streams.put((index, number + 1), stream)
         return window
+
+    def _read(self, index: int, number: int) -> tuple[_Window, _Windows]:
+        """Returns the window, without rows beyond the piece's end, and the stream of those that follow."""
+        stream = self._streams.take((index, number))
+        if stream is None:
+            stream = itertools.islice(jsonl.windows(self._pieces[index], self.columns), number, None)
+        return next(stream, [np.array([], dtype=object)] * len(self.columns)), stream
 
 
 def _dataset(pieces: Sequence[Piece], columns: Columns, shuffle: bool, seed: int | None) -> tf.data.Dataset:

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from t5xpg.base import files, stores
 from t5xpg.data.jsonl import UNBOUNDED, JsonlError
+from t5xpg.data.kept import Kept
 from t5xpg.data.tf_functions import numpy_function
 
 _WINDOW = 1024 * 1024  # bytes of records that tf.data gets at a time
@@ -92,23 +93,21 @@ class _RecordReader:
     """
 
     def __init__(self):
-        self._streams: dict[tuple[str, int], Iterator[list[bytes]]] = {}
+        self._streams: Kept[tuple[str, int], Iterator[list[bytes]]] = Kept(_STREAMS)
         self._errors: dict[str, int] = {}  # {file: window that could not be read}
 
     def __call__(self, path: bytes, number: np.int64) -> np.ndarray:
         url, index = path.decode(), int(number)
         if index > self._errors.get(url, UNBOUNDED):
             return np.array([], dtype=object)
-        stream = self._streams.pop((url, index), None) or itertools.islice(_windows(url), index, None)
+        stream = self._streams.take((url, index)) or itertools.islice(_windows(url), index, None)
         try:
             window = next(stream, [])
         except JsonlError:
             self._errors[url] = index
             raise
         if window:
-            self._streams[url, index + 1] = stream
-            if len(self._streams) > _STREAMS:  # left by abandoned iterators
-                self._streams.pop(next(iter(self._streams)), None)
+            self._streams.put((url, index + 1), stream)
         return np.array(window, dtype=object)
 
 
