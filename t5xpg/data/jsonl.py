@@ -32,6 +32,7 @@ UNBOUNDED = 2**62  # bytes or windows of a file that is read as a stream, known 
 MAX_PIECES = 1024  # looked into one by one; SeqIO's Beam jobs start one worker item per listed shard
 _JSON = packed(".json")
 _BOM = b"\xef\xbb\xbf"
+_LINE_ENDS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 _WINDOW = 1024 * 1024  # bytes; also the longest byte range
 _MIN_RANGE = 64 * 1024  # bytes; 1.2 MB still makes 19 pieces
 _PIECES_WANTED = 64  # of a corpus that is large enough for them
@@ -130,11 +131,10 @@ def _group_sizes(file: Piece) -> list[int]:
 
 def _is_document(file: Piece) -> bool:
     """Whether a plain file is one JSON value over several lines; only of files called .json is it asked."""
-    if not _may_be_object(file.path):
+    if not _is_called_json(file.path):
         return False
-    with _named(file), base_files.open_binary(file.path, _LOOK, file.status, stop=1) as content:
-        first = content.readline(_WINDOW).removeprefix(_BOM)
-    return len(first) < _WINDOW and not _is_json(first)
+    with _named(file), base_files.open_binary(file.path, found=file.status, stop=1) as content:
+        return _is_over_lines(file.path, content)
 
 
 def _has_line(piece: Piece) -> bool:
@@ -184,10 +184,7 @@ def _count_rows(file: Piece, enough: int | None) -> int:
         rows = sum(_group_sizes(file))
         return rows if enough is None else min(rows, enough)
     with _named(file), open_binary(file.path) as content:
-        first = content.readline().removeprefix(_BOM)
-        if _may_be_object(file.path) and first.strip() and not _is_json(first):
-            return 1
-        return sum(1 for _ in itertools.islice(filter(bytes.strip, itertools.chain([first], content)), enough))
+        return sum(1 for _ in itertools.islice(filter(bytes.strip, unfolded(content, file.path)), enough))
 
 
 def columns_of(text_key: str | Columns) -> Columns:
@@ -243,28 +240,49 @@ def _line_windows(piece: Piece, columns: Columns) -> Iterator[list[np.ndarray]]:
             length = sum(map(len, lines))
             if position == 0:
                 lines[0] = lines[0].removeprefix(_BOM)
-                lines = _document(lines, file, piece) or lines
+                lines = _document(lines, file, piece.path) or lines
             window = _parse(lines, columns, piece.path, position)
             position += length
             if len(window[0]):
                 yield window
 
 
-def _may_be_object(path: str) -> bool:
-    return stores.name(path).endswith(_JSON)
+def unfolded(file: IO[bytes], path: str) -> Iterator[bytes]:
+    """Yields an open file's lines; where it is called .json and is one object over several lines, that as one line."""
+    lines = [file.readline().removeprefix(_BOM)]
+    while lines[-1] and not lines[-1].strip():
+        lines.append(file.readline())
+    yield from _document(lines, file, path) or lines
+    yield from file
 
 
-def _document(lines: list[bytes], file: IO[bytes], piece: Piece) -> list[bytes]:
-    """Returns the one object that a file called .json holds, as one line; nothing where its lines are the rows."""
-    if not _may_be_object(piece.path):
-        return []
-    if _is_json(next((line for line in lines if line.strip()), b"null")):
+def _document(lines: list[bytes], file: IO[bytes], path: str) -> list[bytes]:
+    """Returns the one object that a file holds over several lines, as one line; nothing where its lines are the rows.
+
+    Args:
+      lines: the first, without a byte order mark.
+      file: open behind them; read on only where it seems to hold one object.
+      path: of the file.
+    """
+    if not _is_over_lines(path, lines):
         return []
     whole = b"".join(lines) + file.read(_DOCUMENT)
     with contextlib.suppress(orjson.JSONDecodeError):
         if isinstance(orjson.loads(whole), dict):
-            return [whole]
+            return [whole.translate(_LINE_ENDS_TO_SPACES)]
     return []
+
+
+def _is_called_json(path: str) -> bool:
+    return stores.name(path).endswith(_JSON)
+
+
+def _is_over_lines(path: str, lines: Iterable[bytes]) -> bool:
+    """Whether a file called .json seems to be one object over several lines: the first with text is no JSON itself."""
+    if not _is_called_json(path):
+        return False
+    first = next((line for line in (line.removeprefix(_BOM) for line in lines) if line.strip()), b"null")
+    return not _is_json(first)
 
 
 def _seek_line(file: IO[bytes], piece: Piece) -> int:

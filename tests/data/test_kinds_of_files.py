@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from jsonl_files import texts_of, write
+from jsonl_files import COMPRESSORS, small_pieces, texts_of, write
 
 from t5xpg.data import finding, jsonl
 from t5xpg.data.jsonl import JsonlError, read_rows
@@ -110,6 +110,22 @@ def test_json_files_hold_lines_or_one_object(tmp_path, monkeypatch):
     assert sorted(texts_of(source.get_dataset("train", shuffle=True, seed=1))) == sorted(TEXTS[:52])
     (tmp_path / "object.json.zst").write_bytes(zstandard.compress((tmp_path / "object.json").read_bytes()))
     assert rows_of(tmp_path / "object.json.zst") == [TEXTS[50]]
+
+
+@pytest.mark.parametrize("before", [b"", b"\n", b"\xef\xbb\xbf\r\n \n"])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("kind", ["lines", "object"])
+def test_the_first_line_with_text_says_what_a_json_file_holds(tmp_path, monkeypatch, before, suffix, kind):
+    small_pieces(monkeypatch, 100)
+    rows = [{"text": text} for text in TEXTS[:50]] if kind == "lines" else [{"text": TEXTS[7], "more": ["x"] * 99}]
+    lines = "\n".join(json.dumps(row, indent=None if kind == "lines" else 2) for row in rows).encode()
+    path = tmp_path / f"a.json{suffix}"
+    path.write_bytes(COMPRESSORS[suffix](before + lines))
+    source = JsonlDataSource({"train": str(path)})
+    texts = [row["text"] for row in rows]
+    assert rows_of(path) == texts == texts_of(source.get_dataset("train", shuffle=False))
+    assert source.num_input_examples("train") == len(texts)
+    assert (len(source.list_shards("train")) > 1) == (kind == "lines" and not suffix), "only lines can be cut"
 
 
 def test_a_folder_holds_one_kind(tmp_path):
