@@ -64,7 +64,7 @@ class Piece(NamedTuple):
     def whole(cls, path: str) -> Piece:
         status = _status(path)
         if status.size == 0:
-            raise JsonlError(f"{path}: the file is empty. Prepare it again or leave it out")
+            raise _empty(path)
         is_stream = stores.name(path).endswith((*SUFFIXES, parquet.SUFFIX))
         return cls(path, 0, UNBOUNDED if is_stream else status.size, status)
 
@@ -80,6 +80,10 @@ class Piece(NamedTuple):
     @property
     def is_remote(self) -> bool:
         return stores.is_url(self.path)
+
+
+def _empty(path: str) -> JsonlError:
+    return JsonlError(f"{path}: the file is empty. Prepare it again or leave it out")
 
 
 def _status(path: str) -> base_files.Status:
@@ -114,8 +118,7 @@ def _each(function: Callable, items: Iterable, is_remote: Callable = lambda piec
 
 def _cut_file(file: Piece, length: int) -> list[Piece]:
     if file.is_parquet:
-        groups = enumerate(_group_sizes(file))
-        return [file._replace(start=group, end=group + 1) for group, rows in groups if rows]
+        return [file._replace(start=group, end=group + 1) for group in _row_groups(file)]
     if file.end == UNBOUNDED or (length < file.end and _is_document(file)):
         return [file._replace(end=UNBOUNDED)]
     starts = range(0, file.end, length)
@@ -127,6 +130,14 @@ def _group_sizes(file: Piece) -> list[int]:
     """Returns how many rows each row group of a Parquet file has."""
     with _named(file), base_files.open_binary(file.path, found=file.status) as content:
         return parquet.group_sizes(content)
+
+
+def _row_groups(file: Piece) -> list[int]:
+    """Returns the row groups of a Parquet file that have rows; JsonlError if none has."""
+    groups = [group for group, rows in enumerate(_group_sizes(file)) if rows]
+    if not groups:
+        raise _empty(file.path)
+    return groups
 
 
 def _is_document(file: Piece) -> bool:
@@ -224,7 +235,7 @@ def _named(piece: Piece) -> Iterator[None]:
 
 def _parquet_windows(piece: Piece, columns: Columns) -> Iterator[list[np.ndarray]]:
     with base_files.open_binary(piece.path, found=piece.status) as file:
-        for group in range(piece.start, piece.end) if piece.end != UNBOUNDED else range(len(_group_sizes(piece))):
+        for group in range(piece.start, piece.end) if piece.end != UNBOUNDED else _row_groups(piece):
             for window in parquet.windows(file, group, columns, _WINDOW):
                 if len(window[0]):
                     yield window

@@ -72,8 +72,6 @@ def find_long_rows(
     No character makes more than four tokens, in any vocabulary: shorter rows are not tokenized.
     """
     pieces = jsonl.cut(paths)
-    if not pieces:
-        return LongRows(0, 0, 0, True)
     chosen = _evenly(pieces, windows)
     share = windows // len(chosen)  # windows of each
     found, looked_at, to_tokenize = [], 0, windows * _TOKENIZED

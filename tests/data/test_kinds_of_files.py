@@ -1,6 +1,7 @@
 """Parquet, .zst and .json beside JSONL: the same rows, and one line that names the file where something is wrong."""
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 import zstandard
 from jsonl_files import COMPRESSORS, small_pieces, texts_of, write
 
+from t5xpg import tasks
 from t5xpg.data import finding, jsonl
 from t5xpg.data.jsonl import JsonlError, read_rows
 from t5xpg.data.sources import JsonlDataSource
@@ -80,6 +82,33 @@ def test_damaged_parquet_is_named(tmp_path):
         with pytest.raises(JsonlError, match=f"^{path}: damaged, or not a Parquet file") as caught:
             rows_of(path)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+@pytest.mark.parametrize("groups", [0, 2])
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_file_without_rows_is_refused_by_name(tmp_path, request, suffix, groups, others):
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".jsonl":
+        path.touch()
+    else:
+        table = pa.table({"text": pa.array([], pa.string())})
+        with pq.ParquetWriter(path, table.schema) as writer:
+            for _ in range(groups):
+                writer.write_batch(pa.record_batch(table.to_pydict(), table.schema))
+        assert pq.read_metadata(path).num_row_groups == groups
+    paths = [str(path), *([write(tmp_path / "b.jsonl", TEXTS)] * others)]
+    task = tasks.TaskRegistry.get(tasks.jsonl_task(re.sub(r"\W", "_", request.node.name), {"train": paths}))
+    lengths = {"inputs": 64, "targets": 14}
+    assert task.source.num_input_examples("train") == others * len(TEXTS)
+    for use in (
+        lambda: task.source.get_dataset("train", shuffle=True, seed=0),
+        lambda: task.get_dataset(lengths, "train", shuffle=True, num_epochs=None),
+        lambda: task.remarks("train", True, 4),
+        lambda: list(read_rows(paths)),
+    ):
+        with pytest.raises(JsonlError, match=f"^{path}: the file is empty. Prepare it again or leave it out$"):
+            use()
 
 
 def test_zst_of_several_frames_and_what_is_cut_off(tmp_path):
