@@ -98,10 +98,10 @@ class JsonlTask(seqio.Task):
         return [f"{self.name}, {split}: {remark}" for remark in found if remark]
 
     def _on_shuffling(self, split: str) -> str | None:
-        source = self.source
-        found = remarks.poor_shuffling(source.find_files(split), source.columns, FEWEST_FILES)
-        command = remarks.reshard_command(self.name, source.files[split], source.columns)
-        return found and f"{found}. Write them anew, shuffled: {command}"
+        paths, columns = self.source.find_files(split), self.source.columns
+        found = remarks.poor_shuffling(paths, columns, FEWEST_FILES)
+        advice = remarks.reshard_command(self.name, paths, columns) or f"in {remarks.SHARDS} files, not compressed"
+        return found and f"{found}. Write them anew, shuffled: {advice}"
 
     def _on_long_rows(self, split: str, objective: DocumentObjective, windows: int) -> str | None:
         vocabulary = self.output_features["targets"].vocabulary

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from t5xpg.base import stores
 from t5xpg.data import finding, jsonl
-from t5xpg.data.finding import Files
 from t5xpg.data.jsonl import UNBOUNDED, Columns
 
 SHARDS = 64  # to recommend
+_READ_AS_ROWS = (*finding.packed(".jsonl"), *finding.packed(".json"))  # by `t5xpg prepare text`
 _MOST_BYTES_OF_A_CHARACTER = 4
 _TOKENIZED = 64 * 1024  # characters that are tokenized at most, for each window that is looked at
 
@@ -39,13 +40,18 @@ def _has_two_windows(piece: jsonl.Piece, columns: Columns) -> bool:
     return len(list(itertools.islice(jsonl.windows(piece, columns), 2))) == 2
 
 
-def reshard_command(name: str, files: Files, columns: Columns) -> str:
-    """Returns the command that writes a split's rows anew, shuffled, in files that can be shuffled."""
+def reshard_command(name: str, paths: Sequence[str], columns: Columns) -> str | None:
+    """Returns the command that writes the files' rows anew, all of them, shuffled, in files that can be shuffled.
+
+    None where it would not read a file as the source does: by their names these are not JSON.
+    """
+    if not all(stores.name(path).endswith(_READ_AS_ROWS) for path in paths):
+        return None
     key = next(iter(columns.values()))
-    settings = ["--name", name, "--shards", str(SHARDS), "--validation_fraction", "0"]
+    settings = ["--name", name, "--shards", str(SHARDS), "--validation_fraction", "0", "--min_length", "0"]
     if columns != {"text": "text"}:
         settings += ["--text_key", key, "--whole_rows"]
-    return shlex.join(["t5xpg", "prepare", "text", *finding.listed(files), *settings])
+    return shlex.join(["t5xpg", "prepare", "text", *paths, *settings])
 
 
 class LongRows(NamedTuple):

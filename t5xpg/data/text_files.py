@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5xpg.base import files, stores
-from t5xpg.data import compressed, sharding
+from t5xpg.data import compressed, finding, jsonl, sharding
 from t5xpg.data.corpora import CorpusError, check_fraction, in_words, json_line, plan_pair, write_pair
 
-TEXT_SUFFIXES = tuple(kind + packed for kind in (".txt", ".jsonl") for packed in ("", *compressed.SUFFIXES))
+TEXT_SUFFIXES = (*finding.packed(".txt"), *finding.packed(".jsonl"))
+JSON_SUFFIXES = finding.packed(".json")
 ROWS = ("paragraphs", "lines", "file")
 
 
@@ -48,10 +49,11 @@ def prepare_text(
 ) -> dict[str, Path]:
     """Writes text files as a train and a validation split; `validation_fraction` 0 writes train alone.
 
-    `inputs` are files, globs or folders (searched through) of .txt and .jsonl, also .gz, .bz2, .xz or .zst. A row is a
-    paragraph (lines up to a blank one), a line or all of a .txt file, or the value of `text_key` in a line of a
-    .jsonl file; rows of fewer than `min_length` characters are left out. The split of a row depends on `seed`
-    and its text alone, so that it stays there when files are added. One row at a time is held in memory.
+    `inputs` are files, globs or folders (searched through) of .txt and .jsonl, or where one finds neither, of .json,
+    which hold lines or one object; also .gz, .bz2, .xz or .zst. A row is a paragraph (lines up to a blank one), a line
+    or all of a .txt file, or the value of `text_key` in a row of a .jsonl file; rows of fewer than `min_length`
+    characters are left out. The split of a row depends on `seed` and its text alone, so that it stays there when files
+    are added. One row at a time is held in memory.
 
     With `shards`, the rows of train are shuffled and dealt out to that many files, so that they can be read in
     random order; validation is shuffled too, in one file. Then about 150 MB are held in memory, and the disk needs
@@ -178,18 +180,20 @@ def _find_files(inputs: Sequence[str | os.PathLike]) -> Found:
     taken: dict[str, str] = {}
     skipped: dict[str, str] = {}
     for item in [os.fspath(item) for item in inputs]:
-        if files.is_file(item) and not _is_text(item):
+        if files.is_file(item) and not _ends(item, (*TEXT_SUFFIXES, *JSON_SUFFIXES)):
             raise CorpusError(f"{item}: this kind of file is not read; pass files of {' '.join(TEXT_SUFFIXES)}")
         matches = _matches(item)
         found = sorted({file for match in matches for file in (files.files_below(match) or [match])})
-        wanted = [file for file in found if _is_text(file)]
+        texts, jsons = ([file for file in found if _ends(file, kinds)] for kinds in (TEXT_SUFFIXES, JSON_SUFFIXES))
+        wanted = texts or jsons
         if not wanted:
             state = f"has no {' '.join(TEXT_SUFFIXES)} in it" if matches else "does not exist and matches nothing"
             raise CorpusError(f"{item}: {state}. Name files, folders or quoted globs.")
         for file in wanted:
             taken.setdefault(_identity(file), file)
-        skipped |= {_identity(file): _suffix(file) for file in found if not _is_text(file)}
-    return Found(list(taken.values()), collections.Counter(skipped.values()))
+        skipped |= {_identity(file): _suffix(file) for file in set(found).difference(wanted)}
+    left = (suffix for identity, suffix in skipped.items() if identity not in taken)
+    return Found(list(taken.values()), collections.Counter(left))
 
 
 def _matches(item: str) -> list[str]:
@@ -201,8 +205,8 @@ def _matches(item: str) -> list[str]:
     return [match for match in files.matching(item) if files.is_file(match) or files.files_below(match)]
 
 
-def _is_text(path: str) -> bool:
-    return stores.name(path).endswith(TEXT_SUFFIXES)
+def _ends(path: str, suffixes: tuple[str, ...]) -> bool:
+    return stores.name(path).endswith(suffixes)
 
 
 def _suffix(path: str) -> str:
@@ -253,7 +257,7 @@ def _is_held_out(text: str, seed: int, fraction: float) -> bool:
 
 def _rows_of(path: str, rows: str, text_key: str, whole_rows: bool) -> Iterator[Row]:
     lines = _read_lines(path)
-    if ".jsonl" in _suffix(path):
+    if _suffix(path).startswith(".json"):
         for number, line in lines:
             if line.strip():
                 text = _text_of(line, text_key, f"{path}:{number}")
@@ -271,11 +275,11 @@ def _texts(lines: Iterable[str], rows: str) -> Iterator[str]:
 
 
 def _read_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yields (number from 1, line) of a UTF-8 file, compressed or not; a byte order mark is dropped."""
+    """Yields (number from 1, line) of a UTF-8 file, compressed or not, as `jsonl.unfolded` does."""
     with compressed.open_binary(path) as handle:
         try:
-            for number, line in enumerate(handle, 1):
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+            for number, line in enumerate(jsonl.unfolded(handle, path), 1):
+                yield number, line.decode()
         except UnicodeDecodeError as error:
             raise CorpusError(
                 f"{path}:{number}: not UTF-8, byte 0x{error.object[error.start]:02x} at position {error.start + 1} of "

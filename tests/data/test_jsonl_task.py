@@ -123,6 +123,7 @@ def test_few_compressed_files_cannot_be_shuffled_and_the_command_is_named(tmp_pa
     (remark,) = one.remarks("train", True, 10)
     assert remark.startswith(f"{one.name}, train: 1 compressed file cannot be shuffled well")
     command = f"t5xpg prepare text {tmp_path}/one.jsonl.gz --name {one.name} --shards 64 --validation_fraction 0"
+    command += " --min_length 0"
     assert remark.endswith(command)
     assert one.remarks("train", False, 10) == []
     rows = list(one.source.get_dataset("train", shuffle=True, seed=0).as_numpy_iterator())
@@ -133,7 +134,8 @@ def test_few_compressed_files_cannot_be_shuffled_and_the_command_is_named(tmp_pa
         for number in range(count):
             write_rows(tmp_path / f"of_{count}_{number}.jsonl.gz", texts[:60])
     (remark,) = make_task(f"{tmp_path}/of_15_*.gz").remarks("train", True, 10)
-    assert "15 compressed files cannot be shuffled well" in remark and f"'{tmp_path}/of_15_*.gz'" in remark
+    assert "15 compressed files cannot be shuffled well" in remark
+    assert all(f" {tmp_path}/of_15_{number}.jsonl.gz " in remark for number in range(15))
     assert make_task(f"{tmp_path}/of_16_*.gz").remarks("train", True, 10) == []
     assert make_task(write_rows(tmp_path / "plain.jsonl", texts)).remarks("train", True, 10) == []
     tiny = make_task(write_rows(tmp_path / "tiny.jsonl.gz", texts[:5]))  # one window is shuffled as a whole
@@ -144,8 +146,8 @@ def test_few_compressed_files_cannot_be_shuffled_and_the_command_is_named(tmp_pa
 
 
 def test_pairs_are_resharded_whole():
-    command = remarks.reshard_command("pairs", ["a b.gz"], {"inputs": "question", "targets": "answer"})
-    assert command.startswith("t5xpg prepare text 'a b.gz' ")
+    command = remarks.reshard_command("pairs", ["a b.json.gz"], {"inputs": "question", "targets": "answer"})
+    assert command.startswith("t5xpg prepare text 'a b.json.gz' ")
     assert command.endswith("--text_key question --whole_rows")
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import bz2
+import functools
 import gzip
 import json
 import lzma
@@ -9,11 +10,13 @@ import pathlib
 import random
 import re
 import shlex
+import subprocess
 import tracemalloc
 from collections import Counter
 
 import numpy as np
 import pytest
+from jsonl_files import COMPRESSORS, small_pieces
 
 from t5xpg import name_value, tasks
 from t5xpg.cli.main import main
@@ -338,3 +341,62 @@ def test_the_command_that_a_remark_names_mends_what_it_remarks_on(tmp_path, monk
     assert set(json.loads(resharded.read_text().split("\n")[0])) == {"question", "answer", "id"}
     after, remarks = correlation_and_remarks("after_resharding", "*-of-00064.jsonl")
     assert abs(after) < 0.05 and remarks == []
+
+
+def write_packed(path, rows, **json_settings):
+    lines = "\n".join(json.dumps(row, **json_settings) for row in rows).encode()
+    path.write_bytes(COMPRESSORS[path.suffix](lines))
+
+
+@pytest.mark.parametrize("case", ["json.zst", "objects", "folder", "home", "data_dir"])
+def test_the_command_that_a_remark_names_takes_the_rows_of_the_source(tmp_path, monkeypatch, case):
+    """Run as in a shell: empty rows included, and none of other files in the folder or below it."""
+    small_pieces(monkeypatch, 1000)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("T5XPG_DATA_DIR", str(tmp_path))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    corpus = tmp_path / "my corpus"
+    (corpus / "deep").mkdir(parents=True)
+    texts = ["", *(f"row {number} {'x' * 40}" for number in range(99))]
+    if case == "objects":
+        for number, text in enumerate(texts[:2]):
+            write_packed(corpus / f"{number}.json.gz", [{"more": text, "text": text + "y" * 3000}], indent=1)
+        write_packed(corpus / "lines.json.gz", [{"text": text} for text in texts])
+        texts = [*(text + "y" * 3000 for text in texts[:2]), *texts]
+    else:
+        write_packed(corpus / ("a.json.zst" if case == "json.zst" else "a.jsonl.gz"), [{"text": t} for t in texts])
+    if case != "objects":
+        (corpus / "b.txt").write_text("not a row of the source")
+        write_packed(corpus / "deep" / "c.jsonl.gz", [{"text": "nor is this"}])
+    files = {"home": "~/my corpus/*.gz", "data_dir": "my corpus/a.jsonl.gz"}.get(case, str(corpus))
+    task = tasks.TaskRegistry.get(tasks.jsonl_task(f"resharded_{case.replace('.', '_')}", {"train": files}))
+    (remark,) = task.remarks("train", True, 16)
+    command = remark[remark.index("t5xpg prepare text ") :]
+    expanded = subprocess.run(["sh", "-c", f"printf '%s\\0' {command}"], capture_output=True, text=True, check=True)
+    assert main(expanded.stdout.split("\0")[1:-1]) == 0
+    found = [row["text"] for row in jsonl.read_rows(f"{task.name}_train-*-of-00064.jsonl")]
+    assert sorted(found) == sorted(texts) == sorted(row["text"] for row in jsonl.read_rows(files))
+
+
+def test_no_command_is_named_that_would_not_read_the_files(tmp_path, monkeypatch):
+    small_pieces(monkeypatch, 1000)
+    write_packed(tmp_path / "rows.gz", [{"text": "x" * 500}] * 9)
+    task = tasks.TaskRegistry.get(tasks.jsonl_task("not_called_json", {"train": str(tmp_path / "rows.gz")}))
+    (remark,) = task.remarks("train", True, 16)
+    assert remark.endswith("Write them anew, shuffled: in 64 files, not compressed")
+
+
+def test_json_files_are_taken_where_there_are_no_others(tmp_path, capsys):
+    write_packed(tmp_path / "a.json.xz", [{"text": "from .json"}], indent=2)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "b.txt").write_text("from .txt")
+    write_packed(tmp_path / "texts" / "a.json.xz", [{"text": "beside it"}])
+    prepare = functools.partial(text_files.prepare_text, output_dir=tmp_path / "out", validation_fraction=0)
+    assert read(prepare([tmp_path / "texts"])["train"]) == ["from .txt"]
+    assert ".json.xz: skipped 1 file, not of a kind that is read" in capsys.readouterr().out
+    named = prepare([tmp_path / "a.json.xz", tmp_path / "texts"], name="named", whole_rows=True)
+    assert read(named["train"]) == ["from .json", "from .txt"]
+    everything = prepare([tmp_path / "texts", tmp_path / "texts" / "a.json.xz"], name="everything")
+    assert read(everything["train"]) == ["from .txt", "beside it"]
+    assert "skipped" not in capsys.readouterr().out.split("everything_train")[1]
