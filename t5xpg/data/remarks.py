@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -75,7 +76,8 @@ def find_long_rows(
 ) -> LongRows:
     """Returns the rows of more than `limit` tokens in an even sample of at most `windows` windows.
 
-    No character makes more than four tokens, in any vocabulary: shorter rows are not tokenized.
+    Rows that are too short for that are not tokenized: no character makes more than four tokens, its bytes, once
+    NFKC, SentencePiece's usual normalizer, has expanded it.
     """
     pieces = jsonl.cut(paths)
     chosen = _evenly(pieces, windows)
@@ -89,11 +91,16 @@ def find_long_rows(
                 break
             looked_at += len(window[0])
             for text in window[0]:
-                if len(text) * _MOST_BYTES_OF_A_CHARACTER > limit:
+                if _may_have(limit, text):
                     to_tokenize -= len(text)
                     found.append(count_tokens(text))
     long = [tokens for tokens in found if tokens > limit]
     return LongRows(len(long), max(long, default=0), looked_at, all_rows)
+
+
+def _may_have(tokens: int, text: str) -> bool:
+    characters = max(len(text), len(unicodedata.normalize("NFKC", text)))
+    return characters * _MOST_BYTES_OF_A_CHARACTER >= tokens  # SentencePiece may put one more before all
 
 
 def _evenly(pieces: list[jsonl.Piece], count: int) -> list[jsonl.Piece]:

@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 import re
+import unicodedata
 
 import numpy as np
 import pytest
@@ -165,6 +166,13 @@ def test_rows_that_are_cut_are_counted(suffix, tmp_path, make_task):
     (remark,) = make_task(files, objective=objectives.UL2(select_random_chunk=True)).remarks("train", False, 16)
     assert f"{found}every epoch sees one chunk" in remark and "Without objectives.UL2.select_random_chunk" in remark
     assert make_task(files, objective="mlm").remarks("train", False, 16) == [], "it cuts no rows"
+
+
+def test_characters_that_a_normalizer_expands_are_counted(tmp_path):
+    path = write_rows(tmp_path / "rows.jsonl", ["\ufdfa" * 10, "e\u0301" * 10, "short"])
+    tokens = {"nfkc": lambda text: len(unicodedata.normalize("NFKC", text)), "bytes": lambda text: len(text.encode())}
+    assert remarks.find_long_rows([path], {"text": "text"}, 100, tokens["nfkc"], 4) == (1, 180, 3, True)
+    assert remarks.find_long_rows([path], {"text": "text"}, 29, tokens["bytes"], 4) == (2, 30, 3, True)
 
 
 def test_no_long_row_no_remark(tmp_path, make_task):
