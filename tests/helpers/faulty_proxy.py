@@ -3,7 +3,8 @@
     with faulty_store(stores, "gs", every=10) as proxy:  # every 10th request, each kind of FAULTS in turn
         files.write_whole(f"{bucket}/x", "…")
 
-The requests are counted from 1, whoever makes them; `requests` has them all and `faults` those that were spoilt.
+The requests are counted from 1, whoever makes them; `requests` has them all, `asked` each one's path and
+range, and `faults` those that were spoilt.
 What it adds for gs:// is ifGenerationMatch=0, answered by 412 where the object exists, reading by generation, and the
 DELETE of an upload.
 """
@@ -61,6 +62,7 @@ class FaultyProxy(http.server.ThreadingHTTPServer):
         self.upstream = urllib.parse.urlsplit(upstream).netloc
         self.every, self.only, self.delay = every, only, delay
         self.requests: list[str] = []
+        self.asked: list[tuple[str, str]] = []
         self.faults: list[str] = []
         self.address = f"http://127.0.0.1:{self.server_port}"
         self.creating = threading.Lock()  # one conditional upload at a time is seen by the store
@@ -99,6 +101,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         body = self._body()
+        self.server.asked.append((self.path, self.headers.get("Range", "")))
         fault = self.server.fault_for(self.command, self.path)
         if fault.isdigit():
             self._send(int(fault), [], json.dumps({"error": {"code": int(fault), "message": "as asked"}}).encode())
