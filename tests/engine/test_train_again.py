@@ -13,6 +13,7 @@ from conftest import TESTS, program_settings
 from t5x import checkpoints, train, utils
 from t5x.embedded import data_position
 from t5x.embedded.data_position import Reading
+from t5xpg.base import files
 
 
 def contents(model_dir: Path) -> dict[str, bytes]:
@@ -125,3 +126,15 @@ def test_the_last_line_names_a_step_only_if_it_was_saved(tmp_path, monkeypatch, 
     last = capsys.readouterr().err
     assert last.endswith(line.format(tmp_path) + "\n")
     assert saved == 20 or "step 20" not in last
+
+
+def test_a_run_that_is_refused_leaves_no_lock(bucket, corpus):
+    def refuse(cfg, model):
+        raise ValueError(f"{files.names_in(bucket)}")
+
+    bindings = (f"FILES = {corpus!r}", f"MODEL_DIR = {bucket!r}")
+    settings = program_settings(train.train, TESTS / "micro.gin", *bindings)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"^\['\.lock'\]$"):
+            train.train(**{**settings, "verify_matching_vocabs_fn": refuse})
+        assert files.names_in(bucket) == []

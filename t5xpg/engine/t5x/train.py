@@ -117,63 +117,64 @@ def train(
     """
     model_dir = stores.plain(model_dir)
     run_settings.check_training(locals())
-    lock, changes = folder_lock.lock_folder(model_dir), run_changes.review(model_dir, allow_changes)
-    started, (init_rng, trainer_rng) = time.time(), make_rngs(random_seed, use_hardware_rng)
-    if verify_matching_vocabs_fn and isinstance(model, models.BaseTransformerModel):
-        for cfg in filter(None, (train_dataset_cfg, train_eval_dataset_cfg)):
-            verify_matching_vocabs_fn(cfg, model)
-    layout = partitioner.get_data_layout(train_dataset_cfg.batch_size)
-    shard, converter_cls = (layout.shard_id, layout.num_shards), model.FEATURE_CONVERTER_CLS
-    data = data_position.TrainingData(
-        *(model_dir, train_dataset_cfg, layout, allow_changes),
-        get_dataset=lambda *shard: get_dataset_fn(train_dataset_cfg, *shard, converter_cls),
-        make_iterator=functools.partial(
-            utils.prepare_train_iter, partitioner=partitioner, checkpoint_cfg=checkpoint_cfg, data_layout=layout
-        ),
-    )
-    train_iter = data.make_iterator(data.get_dataset(*shard))
-    eval_datasets = {}
-    if train_eval_dataset_cfg:
-        eval_datasets = train_eval_get_dataset_fn(train_eval_dataset_cfg, *shard, eval_steps, converter_cls)
-    evaluator = evaluation.make_evaluator(
-        infer_eval_dataset_cfg, inference_evaluator_cls, model, partitioner, model_dir, verify_matching_vocabs_fn
-    )
-    closing = contextlib.closing(evaluator) if evaluator else contextlib.nullcontext()
-    initializer = make_initializer(train_state_initializer_cls, model, layout, train_iter, partitioner)
-    describe_run(model_dir, initializer, partitioner, train_dataset_cfg)
-    restorer = Restorer(initializer, partitioner, checkpoint_cfg, model_dir, train_iter, init_rng)
-    state, checkpoint, began = restorer.initialize()
-    step = int(state.step)
-    total_steps = began + relative_steps if relative_steps else total_steps
-    if is_finished(model_dir, step, total_steps) and not run_eval_before_training:
-        with lock, closing:
-            return step, state
-    train_iter = data.go_to(train_iter, step, checkpoint, began, changes, restorer.restores_data())
-    eval_period = eval_period if eval_datasets or evaluator else 0
-    schedule = make_schedule(step, total_steps, checkpoint_cfg.save, eval_period, stats_period, gc_period)
-    trainer = trainer_cls(
-        model=model,
-        train_state=state,
-        partitioner=partitioner,
-        train_state_axes=initializer.train_state_axes,
-        eval_names=eval_datasets.keys(),
-        summary_dir=model_dir,
-        rng=trainer_rng,
-    )
-    del state  # the trainer's steps reuse its memory
-    with lock, trainer, make_manager(checkpoint_cfg.save, model_dir, train_iter, initializer, partitioner) as manager:
-        metrics_manager = trainer.train_metrics_manager
-        run_changes.keep_config(model_dir, step)
-        summarize_config_fn(model_dir, metrics_manager.summary_writer, step)
-        metrics_manager.write_scalar("timing/init_or_restore_seconds", time.time() - started, step)
-        run = TrainingRun(trainer, manager, schedule, train_iter, eval_datasets, actions or {}, model_dir, lock)
-        run.save_cfg = checkpoint_cfg.save
-        if get_dataset_fn is utils.get_dataset:
-            run.explain_waits(train_dataset_cfg, layout, train_eval_dataset_cfg)
-        with closing, peers.reporting():
-            if evaluator:
-                run.decode_with(evaluator, initializer.train_state_axes, concurrent_metrics)
-            return run.run(step, run_eval_before_training)
+    with folder_lock.lock_folder(model_dir) as lock:
+        changes = run_changes.review(model_dir, allow_changes)
+        started, (init_rng, trainer_rng) = time.time(), make_rngs(random_seed, use_hardware_rng)
+        if verify_matching_vocabs_fn and isinstance(model, models.BaseTransformerModel):
+            for cfg in filter(None, (train_dataset_cfg, train_eval_dataset_cfg)):
+                verify_matching_vocabs_fn(cfg, model)
+        layout = partitioner.get_data_layout(train_dataset_cfg.batch_size)
+        shard, converter_cls = (layout.shard_id, layout.num_shards), model.FEATURE_CONVERTER_CLS
+        data = data_position.TrainingData(
+            *(model_dir, train_dataset_cfg, layout, allow_changes),
+            get_dataset=lambda *shard: get_dataset_fn(train_dataset_cfg, *shard, converter_cls),
+            make_iterator=functools.partial(
+                utils.prepare_train_iter, partitioner=partitioner, checkpoint_cfg=checkpoint_cfg, data_layout=layout
+            ),
+        )
+        train_iter = data.make_iterator(data.get_dataset(*shard))
+        eval_datasets = {}
+        if train_eval_dataset_cfg:
+            eval_datasets = train_eval_get_dataset_fn(train_eval_dataset_cfg, *shard, eval_steps, converter_cls)
+        evaluator = evaluation.make_evaluator(
+            infer_eval_dataset_cfg, inference_evaluator_cls, model, partitioner, model_dir, verify_matching_vocabs_fn
+        )
+        closing = contextlib.closing(evaluator) if evaluator else contextlib.nullcontext()
+        initializer = make_initializer(train_state_initializer_cls, model, layout, train_iter, partitioner)
+        describe_run(model_dir, initializer, partitioner, train_dataset_cfg)
+        restorer = Restorer(initializer, partitioner, checkpoint_cfg, model_dir, train_iter, init_rng)
+        state, checkpoint, began = restorer.initialize()
+        step = int(state.step)
+        total_steps = began + relative_steps if relative_steps else total_steps
+        if is_finished(model_dir, step, total_steps) and not run_eval_before_training:
+            with closing:
+                return step, state
+        train_iter = data.go_to(train_iter, step, checkpoint, began, changes, restorer.restores_data())
+        eval_period = eval_period if eval_datasets or evaluator else 0
+        schedule = make_schedule(step, total_steps, checkpoint_cfg.save, eval_period, stats_period, gc_period)
+        trainer = trainer_cls(
+            model=model,
+            train_state=state,
+            partitioner=partitioner,
+            train_state_axes=initializer.train_state_axes,
+            eval_names=eval_datasets.keys(),
+            summary_dir=model_dir,
+            rng=trainer_rng,
+        )
+        del state  # the trainer's steps reuse its memory
+        with trainer, make_manager(checkpoint_cfg.save, model_dir, train_iter, initializer, partitioner) as manager:
+            metrics_manager = trainer.train_metrics_manager
+            run_changes.keep_config(model_dir, step)
+            summarize_config_fn(model_dir, metrics_manager.summary_writer, step)
+            metrics_manager.write_scalar("timing/init_or_restore_seconds", time.time() - started, step)
+            run = TrainingRun(trainer, manager, schedule, train_iter, eval_datasets, actions or {}, model_dir, lock)
+            run.save_cfg = checkpoint_cfg.save
+            if get_dataset_fn is utils.get_dataset:
+                run.explain_waits(train_dataset_cfg, layout, train_eval_dataset_cfg)
+            with closing, peers.reporting():
+                if evaluator:
+                    run.decode_with(evaluator, initializer.train_state_axes, concurrent_metrics)
+                return run.run(step, run_eval_before_training)
 
 
 class TrainingRun:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from t5x.embedded import folder_lock, store_lock
-from t5xpg.base import files
+from t5xpg.base import files, stores
 
 
 class Clock:
@@ -88,3 +88,14 @@ def test_where_nothing_can_be_written_is_one_line(stores):
             folder_lock.lock_folder(f"{scheme}://no-such-bucket/run")
     with pytest.raises(ValueError, match=r"^MODEL_DIR https://host/run: https:// can only be read"):
         folder_lock.lock_folder("https://host/run")
+
+
+def test_a_lock_that_cannot_be_read_back_is_not_left(bucket, monkeypatch):
+    def read(path):
+        if files.exists(path):
+            raise stores.StoreError(f"{path}: the store failed")
+
+    monkeypatch.setattr(store_lock, "read_holder", read)
+    with pytest.raises(stores.StoreError, match="the store failed"):
+        store_lock.StoreLock(f"{bucket}/.lock", Clock())
+    assert files.names_in(bucket) == []

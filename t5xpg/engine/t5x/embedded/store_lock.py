@@ -48,7 +48,12 @@ class StoreLock:
             files.create(path, self._content())
         except FileExistsError:
             raise self._refusal(read_holder(path) or {}) from None
-        if (holder := read_holder(path) or {}).get("id") != self._owner["id"]:
+        try:
+            holder = read_holder(path) or {}
+        except BaseException:
+            files.remove(path)
+            raise
+        if holder.get("id") != self._owner["id"]:
             raise self._refusal(holder)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lock", daemon=True)
