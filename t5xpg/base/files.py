@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from t5xpg.base import ranges
+from t5xpg.base import conditional, ranges
 from t5xpg.base.ranges import BLOCK, ChangedError, RangeReader, Status
 from t5xpg.base.stores import (
     MissingError,
@@ -229,6 +229,26 @@ def create(path: str | os.PathLike, content: str) -> None:
         except FileExistsError:
             if read_text(path) != content:
                 raise
+
+
+def replace(path: str | os.PathLike, content: str, found: Status) -> None:
+    """Overwrites a small file at gs:// or s3:// that nobody else may have written since.
+
+    Args:
+      path: of the file.
+      content: as that of `create`.
+      found: what `status` returned.
+
+    Raises:
+      ChangedError: the file is not `found` any more, or is gone.
+    """
+    with named_errors(path):
+        if conditional.overwrite(absolute(path), content.encode(), found.version):
+            return
+        with contextlib.suppress(MissingError):
+            if read_text(path) == content:
+                return
+    raise ChangedError(f"{path}: another process has written or removed it. Start again")
 
 
 @contextlib.contextmanager

@@ -52,6 +52,24 @@ def test_a_file_is_created_once_however_often_the_request_is_sent(stores, scheme
 
 
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_file_is_replaced_only_as_it_was_found_however_often_the_request_is_sent(stores, scheme):
+    path = f"{emulators.new_bucket(scheme)}/lock"
+    files.write_whole(path, "first")
+    with faulty_store(stores, scheme, every=2) as proxy:
+        for number in range(5):
+            found = files.status(path)
+            files.replace(path, f"mine {number}", found)
+            with pytest.raises(files.ChangedError, match=rf"^{path}: another process"):
+                files.replace(path, "yours", found)
+            assert files.read_text(path) == f"mine {number}"
+        files.remove(path)
+        with pytest.raises(files.ChangedError):
+            files.replace(path, "yours", found)
+        assert not files.exists(path)
+    assert {fault.split(":")[0] for fault in proxy.faults} == set(FAULTS)
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
 @pytest.mark.parametrize("status", ["401", "403"])
 def test_no_permission_is_one_line(stores, scheme, status):
     bucket = emulators.new_bucket(scheme)

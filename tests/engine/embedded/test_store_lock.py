@@ -99,3 +99,31 @@ def test_a_lock_that_cannot_be_read_back_is_not_left(bucket, monkeypatch):
     with pytest.raises(stores.StoreError, match="the store failed"):
         store_lock.StoreLock(f"{bucket}/.lock", Clock())
     assert files.names_in(bucket) == []
+
+
+def test_of_two_that_take_over_the_same_dead_run_s_lock_one_gets_it(bucket, monkeypatch):
+    path, check, first = f"{bucket}/.lock", store_lock.StoreLock._check_dead, []
+
+    def check_while_another_takes_it(self, holder):
+        if not first:
+            first.append("it is being made")
+            first[:] = [store_lock.StoreLock(path, Clock())]
+        check(self, holder)
+
+    write_holder(bucket, machine="elsewhere", renewed=Clock.now - store_lock.STALE)
+    monkeypatch.setattr(store_lock.StoreLock, "_check_dead", check_while_another_takes_it)
+    with pytest.raises(ValueError, match=rf"^Another run, process {os.getpid()} on "):
+        store_lock.StoreLock(path, Clock())
+    with first[0] as lock:
+        lock.renew()
+        lock.check()
+
+
+def test_a_renewal_overwrites_nobody_who_came_after_it_was_begun(bucket, monkeypatch):
+    read = store_lock.read_holder
+    with store_lock.StoreLock(f"{bucket}/.lock", Clock()) as lock:
+        monkeypatch.setattr(store_lock, "read_holder", lambda path: (read(path), write_holder(bucket))[0])
+        lock.renew()
+        with pytest.raises(ValueError, match="no longer this run's"):
+            lock.check()
+    assert read(f"{bucket}/.lock")["id"] == "other"

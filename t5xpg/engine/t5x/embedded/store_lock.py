@@ -23,9 +23,10 @@ RENEWAL, STALE = 20.0, 70.0  # seconds between renewals, and after which an owne
 class StoreLock:
     """Holds a lock object from its making to `close`.
 
-    The object has the host, the process and the time of the last renewal. It is created on condition that there is
-    none, where the store knows conditions, and read back. Between machines whose clocks differ by less than a minute,
-    a lock that was not renewed for 70 s is taken over; one of a process of this machine that has ended is at once.
+    The object has the host, the process and the time of the last renewal. Where the store knows conditions, it is
+    created on condition that there is none, and overwritten on condition that it is still what was read. Between
+    machines whose clocks differ by less than a minute, a lock that was not renewed for 70 s is taken over; one of a
+    process of this machine that has ended is at once.
 
     Args:
       path: the object's URL.
@@ -40,13 +41,9 @@ class StoreLock:
         self._path, self._clock = path, clock
         self._owner = {"id": uuid.uuid4().hex, **this_process(), "since": clock()}
         self._lost = ""
-        if (holder := read_holder(path)) is not None:
-            if holder:  # otherwise it came with a folder from a disk, whose lock is of another kind
-                self._check_dead(holder)
-            files.remove(path)
         try:
-            files.create(path, self._content())
-        except FileExistsError:
+            self._take()
+        except (FileExistsError, files.ChangedError):
             raise self._refusal(read_holder(path) or {}) from None
         try:
             holder = read_holder(path) or {}
@@ -72,13 +69,14 @@ class StoreLock:
 
     def renew(self) -> None:
         """Writes the time into the lock, if it is still this run's."""
-        tick = self._clock()
-        holder = read_holder(self._path) or {}
-        if holder.get("id") != self._owner["id"]:
-            whose = describe(holder) if holder else "it is not there any more"
-            self._lost = f"The lock {self._path} is no longer this run's: {whose}. Start the command again later."
-        elif self._clock() - tick < RENEWAL:  # or it may have become another's since it was read
-            files.write_whole(self._path, self._content())
+        found, holder = look(self._path)
+        if found and (holder or {}).get("id") == self._owner["id"]:
+            with contextlib.suppress(files.ChangedError):
+                files.replace(self._path, self._content(), found)
+                return
+            holder = read_holder(self._path)
+        whose = describe(holder) if holder else "it is not there any more"
+        self._lost = f"The lock {self._path} is no longer this run's: {whose}. Start the command again later."
 
     def close(self) -> None:
         """Ends the renewals and removes the lock, if it is still this run's."""
@@ -88,6 +86,16 @@ class StoreLock:
         self._thread.join()
         if not self._lost and (read_holder(self._path) or {}).get("id") == self._owner["id"]:
             files.remove(self._path)
+
+    def _take(self) -> None:
+        """Creates the lock or takes over a dead run's; another that does so first makes the store refuse."""
+        found, holder = look(self._path)
+        if found is None:
+            files.create(self._path, self._content())
+        else:
+            if holder:  # otherwise it came with a folder from a disk, whose lock is of another kind
+                self._check_dead(holder)
+            files.replace(self._path, self._content(), found)
 
     def _keep(self) -> None:
         while not self._closed.wait(RENEWAL) and not self._lost:
@@ -117,6 +125,15 @@ class StoreLock:
             f"Another run, {describe(holder)}, writes to MODEL_DIR {folder}; let it end, stop it, or take another "
             f"MODEL_DIR. Its last sign of life was {max(seen, 0):.0f} s ago; after {STALE:.0f} s it counts as dead."
         )
+
+
+def look(path: str) -> tuple[files.Status | None, dict[str, Any] | None]:
+    """Returns (what the store knows the lock by, what it says or something newer); (None, None) where there is none."""
+    try:
+        found = files.status(path)
+    except stores.MissingError:
+        return None, None
+    return found, read_holder(path)
 
 
 def read_holder(path: str) -> dict[str, Any] | None:
