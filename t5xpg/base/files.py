@@ -20,6 +20,7 @@ from typing import IO, Any
 from t5xpg.base import conditional, ranges
 from t5xpg.base.ranges import BLOCK, ChangedError, RangeReader, Status
 from t5xpg.base.stores import (
+    WRITABLE,
     MissingError,
     absolute,
     ask,
@@ -68,8 +69,14 @@ def open_binary(
 def read_bytes(path: str | os.PathLike) -> bytes:
     if not is_url(path):
         return Path(absolute(path)).read_bytes()
-    with named_errors(path):
+
+    def read() -> bytes:
         return file_system(path).cat_file(os.fspath(path))
+
+    if scheme(path) not in WRITABLE:
+        return ask(path, read)
+    with named_errors(path):  # gcsfs and s3fs try again by themselves
+        return read()
 
 
 def read_text(path: str | os.PathLike) -> str:
@@ -294,6 +301,13 @@ def _open_beside(path: Path) -> Iterator[IO[bytes]]:
 def _open_object(path: str | os.PathLike) -> Iterator[Any]:
     with named_errors(path):
         file = file_system(path).open(os.fspath(path), "wb", block_size=_BLOCK, autocommit=False)
+    write = file.write
+
+    def write_or_name(content: bytes) -> int:
+        with named_errors(path):
+            return write(content)
+
+    file.write = write_or_name  # where a part is full it is sent
     try:
         yield file
         with named_errors(path):

@@ -1,11 +1,14 @@
 """Stores that fail: requests are tried again and nothing is lost; what stays broken is one line."""
 
+import functools
+import http.server
 import logging
 import os
+import threading
 
 import emulators
 import pytest
-from faulty_proxy import FAULTS, faulty_store
+from faulty_proxy import FAULTS, FaultyProxy, faulty_store
 
 from t5xpg.base import files
 
@@ -92,3 +95,37 @@ def test_a_store_that_stays_away_is_one_line(stores, scheme):
                 attempt(f"{bucket}/x")
             assert "\n" not in str(caught.value)
     assert files.read_text(f"{bucket}/x") == "1"
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_part_that_cannot_be_sent_while_the_file_is_written_is_one_line(stores, scheme):
+    path = f"{emulators.new_bucket(scheme)}/x"
+    with (
+        faulty_store(stores, scheme, every=1, faults=["503"]),
+        pytest.raises(OSError, match=rf"^{path}: the store failed .*Try again") as caught,
+        files.open_whole(path, "wb") as file,
+    ):
+        file.write(CONTENT)
+        pytest.fail("nothing was raised by the write")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def web(tmp_path):
+    """A web server of tmp_path, behind a proxy that spoils every second request."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        with FaultyProxy(f"http://127.0.0.1:{server.server_port}", every=2) as proxy:
+            yield proxy
+        server.shutdown()
+
+
+def test_a_web_server_that_fails_now_and_then_is_asked_again(web, tmp_path, monkeypatch):
+    monkeypatch.setattr("t5xpg.base.stores._WAITS", (0.01,) * 3)
+    (tmp_path / "x.json").write_text("é" * 1000, encoding="utf-8")
+    for _ in range(10):
+        assert files.read_text(f"{web.address}/x.json") == "é" * 1000
+    assert {fault.split(":")[0] for fault in web.faults} == set(FAULTS)
+    with pytest.raises(FileNotFoundError, match="there is no such file"):
+        files.read_bytes(f"{web.address}/y.json")
