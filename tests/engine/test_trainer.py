@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from t5x import adafactor, checkpoints, metrics, optimizers, partitioning, train, trainer, utils
 from t5x.embedded import initialization
 from t5x.train_state import FlaxOptimTrainState
-from t5xpg.base import memory
+from t5xpg.base import memory, stores
 
 BATCH = {"x": np.arange(8.0, dtype=np.float32).reshape(4, 2)}
 RATE = jnp.float32(0.1)
@@ -266,3 +266,28 @@ def test_metrics_are_in_the_event_files_before_a_checkpoint_is_saved(tmp_path):
         made.train(iter([BATCH] * 2), 2)
         run._save(2)
     assert manager.found == {2: pytest.approx(RATE)}
+
+
+def test_metrics_that_a_store_does_not_take_keep_only_a_monitored_checkpoint_from_being_saved(monkeypatch):
+    answers, sent = ["the store failed"], []
+
+    def write_whole(path, content):
+        if answers:
+            raise stores.StoreError(f"{path}: {answers[0]}")
+        sent.append(path)
+
+    monkeypatch.setattr("t5xpg.base.files.write_whole", write_whole)
+    monkeypatch.setattr("t5x.embedded.tf_memory.SEND_PERIOD", 0.0)
+    made, _ = make_trainer(summary_dir="gs://bucket/run")
+    manager = Saved()
+    run = train.TrainingRun(made, manager, None, None, {}, {}, "gs://bucket/run")
+    with made:
+        made.train(iter([BATCH] * 2), 2).result()
+        manager.metric_name_to_monitor = None
+        run._save(2)
+        assert manager.steps == [2]
+        manager.metric_name_to_monitor = "train/learning_rate"
+        with pytest.raises(stores.StoreError, match="^gs://bucket/run/train/events.*: the store failed"):
+            run._save(2)
+        answers.clear()
+    assert [path for path in sent if path.startswith("gs://bucket/run/train/events")]

@@ -138,15 +138,11 @@ class OrbaxCheckpointManagerInterface:
         if dataset_iterator is not None:
             self._layout = partitioner.get_data_layout()
             self._should_write_dataset_ckpt = self._layout.is_first_host_in_replica_set
-        self._period = period
+        self._period, self.metric_name_to_monitor = period, metric_name_to_monitor
         self._kept: dict[str, Any] = {"max_to_keep": keep, "keep_period": force_keep_period}
         if metric_name_to_monitor is not None:
             policy = KeepBest(
-                self._directory,
-                metric_name_to_monitor,
-                metric_mode,
-                keep,
-                keep_checkpoints_without_metrics,
+                *(self._directory, metric_name_to_monitor, metric_mode, keep, keep_checkpoints_without_metrics),
                 force_keep_period,
             )
             self._kept = {"preservation_policy": policy}

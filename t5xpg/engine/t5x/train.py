@@ -22,6 +22,7 @@ from jax.experimental import multihost_utils
 from t5x import checkpoints, models, utils
 from t5x import trainer as trainer_lib
 from t5x.embedded import (
+    best_checkpoints,
     console,
     data_position,
     datasets,
@@ -277,7 +278,7 @@ class TrainingRun:
         self._check_lock()
         self._loss_watch.check(self._trainer.train_state, step)
         tick = time.time()
-        self._trainer.flush_metrics()  # which of the checkpoints are best is read from the event files
+        best_checkpoints.send_metrics(self._trainer, self._manager)
         if self._manager.save(self._trainer.train_state, self.save_cfg.state_transformation_fns):
             self._trainer.train_metrics_manager.write_scalar("timing/checkpoint_seconds", time.time() - tick, step)
             logging.info("Saving %s", checkpoints.checkpoint_path(self._model_dir, step))

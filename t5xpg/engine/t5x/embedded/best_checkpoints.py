@@ -75,6 +75,20 @@ class KeepBest(ocp_policies.PreservationPolicy):
         return [float(x) for x in multihost_utils.broadcast_one_to_all(values)]
 
 
+def send_metrics(trainer, manager) -> None:
+    """Waits until a run's metrics are in its event files, where `KeepBest` looks for those of the next checkpoint.
+
+    If `manager` monitors none, a store that does not take them is logged: it keeps no checkpoint from being saved, and
+    the next flush sends them all.
+    """
+    try:
+        trainer.flush_metrics()
+    except Exception as error:
+        if manager.metric_name_to_monitor or not stores.is_failure(error):
+            raise
+        logging.warning("The metrics were not sent: %s", error)
+
+
 def populate_metrics_for_steps(checkpoints_dir: str, metric_name: str, steps: Collection[int]) -> dict[int, float]:
     """Returns {step: value} of a metric, as the event files below a folder have it.
 

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
-from t5xpg.base import files
+from t5xpg.base import files, stores
 
 SEND_PERIOD = 60.0  # seconds; TensorBoard looks for news every half a minute
 FULL = 8 * 2**20  # bytes of an event file, which is sent whole each time
@@ -116,9 +117,16 @@ class EventWriter:
         def write(*args: Any, **kwargs: Any) -> None:
             method(*args, **kwargs)
             if time.monotonic() - self._last > SEND_PERIOD:
-                self.flush()
+                self._try_to_flush()
 
         return write
+
+    def _try_to_flush(self) -> None:
+        self._last = time.monotonic()
+        try:
+            self.flush()
+        except stores.StoreError as error:  # the next flush sends all of it
+            logging.warning("%s was not sent: %s", self._url, error)
 
     def flush(self) -> None:
         """Sends what was written; a large file is left behind then, and another one begun."""
