@@ -49,6 +49,51 @@ def test_one_that_leaves_is_no_failure_and_one_that_is_gone_is(three):
     assert connections.known.wait(10) and connections.first["process"] == 2 and connections.first["line"] == peers.GONE
 
 
+def test_a_line_that_a_kill_has_cut_is_one_that_is_gone(three):
+    connections, others = three
+    others[2].sendall(b'{"process": 2, "li')
+    others[2].close()
+    assert connections.known.wait(10) and connections.first["process"] == 2 and connections.first["line"] == peers.GONE
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "line"), [(3, 3, "it exited with 3"), ("the disk is full", 1, "the disk is full")]
+)
+def test_an_exit_that_is_no_success_is_a_failure(three, monkeypatch, code, status, line):
+    connections, others = three
+    said = []
+    monkeypatch.setattr(peers, "_connections", connections)
+    monkeypatch.setattr(peers.signals, "say_once", said.append)
+    monkeypatch.setattr(peers.signals, "end_within", lambda seconds, code, line: None)
+    with pytest.raises(SystemExit) as end, peers.reporting(), peers.reporting():
+        raise SystemExit(code)
+    assert end.value.code == status and said == [f"t5xpg: error: {line}"]
+    peers.leave(end.value)
+    others[2].settimeout(0.5)
+    with others[2].makefile("rb") as lines:
+        assert json.loads(lines.readline()) == {"process": 0, "line": line, "code": status}
+        with pytest.raises(TimeoutError):
+            lines.readline()
+
+
+@pytest.mark.parametrize(("code", "stopping"), [(0, None), (None, None), (143, 15)])
+def test_an_exit_that_all_agreed_on_is_none(three, monkeypatch, code, stopping):
+    connections, others = three
+    monkeypatch.setattr(peers, "_connections", connections)
+    monkeypatch.setattr(peers.signals, "stopping", lambda: stopping)
+    with pytest.raises(SystemExit) as end, peers.reporting():
+        raise SystemExit(code)
+    peers.leave(end.value)
+    assert heard(others[1]) == heard(others[2]) == {"leaves": True}
+
+
+def test_process_0_is_reached_by_either_kind_of_address():
+    assert [peers.host_of(each) for each in ("[::1]:1234", "10.0.0.1:80", "host:1")] == ["::1", "10.0.0.1", "host"]
+    with peers.listen() as listener:
+        for host in ["127.0.0.1", "::1"][: 1 + socket.has_dualstack_ipv6()]:
+            socket.create_connection((host, listener.getsockname()[1]), timeout=10).close()
+
+
 def test_whoever_does_not_know_the_word_is_not_let_in(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     listener = socket.create_server(("localhost", 0))

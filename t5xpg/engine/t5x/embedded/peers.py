@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,8 +56,8 @@ class _Connections:
         self.known.set()
 
     def read(self, index: int) -> None:
-        """Reads what one process says, until it leaves or fails."""
-        with contextlib.suppress(OSError), self.sockets[index].makefile("rb") as lines:
+        """Reads what one process says, until it leaves or fails; a kill may cut its last line."""
+        with contextlib.suppress(OSError, json.JSONDecodeError), self.sockets[index].makefile("rb") as lines:
             for line in lines:
                 message = json.loads(line)
                 if message.get("leaves"):
@@ -89,7 +90,7 @@ def join(host: str | None = None) -> None:
         return
     listener, meeting = None, b""
     if jax.process_index() == 0:
-        listener = socket.create_server(("", 0))
+        listener = listen()
         meeting = json.dumps(
             {"host": host or socket.gethostname(), "port": listener.getsockname()[1], "word": secrets.token_hex(16)}
         ).encode()
@@ -107,6 +108,17 @@ def join(host: str | None = None) -> None:
         keep_alive(connection)
         threading.Thread(target=_connections.read, args=(index,), daemon=True, name=f"peer {index}").start()
     threading.Thread(target=_connections.end_with_the_first, daemon=True, name="peers").start()
+
+
+def host_of(address: str) -> str | None:
+    """Returns the host of "host:port"; of "[::1]:1234" without the brackets, as sockets take it."""
+    return urllib.parse.urlsplit(f"//{address}").hostname
+
+
+def listen() -> socket.socket:
+    """Returns a listener at a free port, for IPv4 and, where this machine has it, IPv6."""
+    both = socket.has_dualstack_ipv6()
+    return socket.create_server(("", 0), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both)
 
 
 def accept(listener: socket.socket, word: str, sockets: dict[int, socket.socket]) -> None:
@@ -136,9 +148,9 @@ def keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def leave() -> None:
-    """Tells the others that this process ends as it should."""
-    if _connections is not None:
+def leave(end: SystemExit | None = None) -> None:
+    """Tells the others that this process ends as it should, unless `end`, by which it does, is a failure."""
+    if _connections is not None and not is_failure(end):
         for index in _connections.sockets:
             _connections.send(index, {"leaves": True})
 
@@ -156,6 +168,13 @@ def tell(line: str, code: int) -> None:
         _connections.fail(failure)
 
 
+def is_failure(error: BaseException | None) -> bool:
+    """Whether a process that ends by `error` leaves the others waiting; not by an exit that all have agreed on."""
+    if not isinstance(error, SystemExit):
+        return error is not None
+    return bool(error.code) and error.code != 128 + (signals.stopping() or 0)
+
+
 @contextlib.contextmanager
 def reporting() -> Iterator[None]:
     """Tells the other processes of an exception as soon as it is raised: what is closed behind it may wait for them.
@@ -165,13 +184,17 @@ def reporting() -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
-        if _connections is None or os.environ.get("T5XPG_TRACEBACK"):
+    except (Exception, SystemExit) as error:
+        if _connections is None or os.environ.get("T5XPG_TRACEBACK") or not is_failure(error):
+            raise
+        if _connections.own is not None:  # told by a block within this one
             raise
         if isinstance(error, jax.errors.JaxRuntimeError):
             time.sleep(GRACE)  # whoever was first has told by then, and this process has ended
         stopped = isinstance(error, signals.Interrupted)
         code = 128 + (signals.received() or 0) if stopped else 1
+        if isinstance(error, SystemExit) and isinstance(error.code, int):
+            code, error = error.code, SystemExit(f"it exited with {error.code}")
         line = signals.describe(code - 128) if stopped else f"t5xpg: error: {first_line(error)}"
         signals.end_within(GRACE, code, line)
         signals.say_once(line)
@@ -179,7 +202,7 @@ def reporting() -> Iterator[None]:
         raise SystemExit(code) from error
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Returns an error's first line; of one that tf.data wraps, the first line of what was wrapped."""
     text = str(error).strip() or type(error).__name__
     if "tensorflow" in sys.modules and type(error).__module__.startswith("tensorflow"):

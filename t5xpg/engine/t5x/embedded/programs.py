@@ -65,7 +65,7 @@ def run(program: Callable, output_dir_macro: str = "MODEL_DIR", overriding_flags
         except SystemExit as end:
             if isinstance(end, signals.Stopped):
                 signals.say_once(signals.describe(end.code - 128))
-            peers.leave()
+            peers.leave(end)
             raise
         peers.leave()
 
@@ -97,7 +97,7 @@ def join_processes() -> None:
         **({"initialization_timeout": timeout} if timeout else {}),
     )
     address = FLAGS.coordinator_address
-    peers.join(address.rsplit(":", 1)[0] if address else None)
+    peers.join(peers.host_of(address) if address else None)
 
 
 def set_up_data() -> None:
