@@ -258,6 +258,33 @@ def replace(path: str | os.PathLike, content: str, found: Status) -> None:
     raise ChangedError(f"{path}: another process has written or removed it. Start again")
 
 
+def append(path: str | os.PathLike, text: str) -> None:
+    """Adds text to the end of a small file, which is made if need be; what others add meanwhile stays.
+
+    An object cannot be added to: it is read and replaced, once more where another process has just done so.
+
+    Args:
+      path: of the file, at gs:// or s3://.
+      text: as the content of `create`.
+
+    Raises:
+      FileExistsError, ChangedError: others did so each time.
+    """
+
+    def attempt() -> None:
+        try:
+            found = status(path)
+        except MissingError:
+            create(path, text)
+        else:
+            replace(path, read_text(path) + text, found)
+
+    for _ in range(4):
+        with contextlib.suppress(FileExistsError, ChangedError):
+            return attempt()
+    return attempt()
+
+
 @contextlib.contextmanager
 def open_whole(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
     """Opens a file that appears under its name if the block succeeds; if it fails, what was there stays.

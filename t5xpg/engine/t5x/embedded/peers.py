@@ -73,7 +73,7 @@ class _Connections:
             line = f"process {first['process']} of {jax.process_count()} failed first: {first['line']}"
             console.say(f"t5xpg: error: {line}", everywhere=True)
             if self.own is None:
-                os._exit(first["code"])
+                signals.end_now(first["code"])
 
 
 _connections: _Connections | None = None

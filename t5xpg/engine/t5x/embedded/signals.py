@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 import jax
 from jax.experimental import multihost_utils
 
-from t5x.embedded import console
+from t5x.embedded import console, store_log
 
 GRACE = 5.0  # seconds for the main thread to end by itself
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -121,6 +121,12 @@ def describe(number: int) -> str:
     return f"Stopped by {signal.Signals(number).name}: what is saved stays, and the same command goes on from there."
 
 
+def end_now(code: int) -> None:
+    """Ends the process with this exit code whatever its other threads do; only its log is still sent."""
+    store_log.send_rest()
+    os._exit(code)
+
+
 def end_within(seconds: float, code: int, line: str | None = None) -> None:
     """Ends the process with this exit code in so many seconds if it is still there then, however stuck it is."""
 
@@ -128,7 +134,7 @@ def end_within(seconds: float, code: int, line: str | None = None) -> None:
         time.sleep(seconds)
         if line is not None:
             say_once(line)
-        os._exit(code)
+        end_now(code)
 
     threading.Thread(target=end, daemon=True, name="end").start()
 
@@ -174,6 +180,6 @@ def _watch(pipe: int, tell_others: Callable[[str, int], None]) -> None:
         if not _State.finishing() and jax.process_count() > 1:
             say_once(line)
             tell_others(line, 128 + number)
-            os._exit(128 + number)
+            end_now(128 + number)
         if not _State.finishing() or seen > 1:
             end_within(GRACE, 128 + number, line)
