@@ -8,8 +8,10 @@ folder for each large array.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,6 +27,8 @@ from t5x.embedded.checkpoint_paths import LEGACY_INDEX, describe_steps
 from t5xpg.base import files, stores
 
 GROUP_BYTES = 2**30  # read at a time where arrays are cast: what is needed beyond the result
+
+OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOMEM}
 
 
 class DamagedCheckpointError(ValueError):
@@ -155,17 +159,30 @@ def place(stored: Any, sharding: jax.sharding.Sharding, dtype: Any) -> jax.Array
 def naming_damage(path: str):
     """Turns whatever a damaged file makes a reader raise into a DamagedCheckpointError that names the checkpoint.
 
-    A store that fails says nothing about the checkpoint; that is a StoreError.
+    What says nothing about the checkpoint stays as it is: a store that fails, which is a StoreError, and a machine that
+    has no right, no memory, or too many open files (see OF_THE_MACHINE).
     """
     try:
         yield
     except (MemoryError, jax.errors.JaxRuntimeError):
         raise
     except Exception as error:  # Orbax raises no narrower class for a file that is cut short
+        if is_of_the_machine(error):
+            raise
         if stores.is_url(path) and stores.is_failure(error):
             raise stores.named(path, error) from error
         cause = str(error.__cause__ or error).strip().split("\n")[0] or type(error).__name__
         raise DamagedCheckpointError(f"{path} cannot be read: {cause}") from error
+
+
+def is_of_the_machine(error: BaseException | None) -> bool:
+    """Whether an error, or one that it came from, has a number of OF_THE_MACHINE; TensorStore has it in its text."""
+    while error is not None:
+        found = re.search(r"\[os_error_code='(\d+)'\]", str(error))
+        if (int(found[1]) if found else getattr(error, "errno", None)) in OF_THE_MACHINE:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def flatten(tree: Mapping) -> dict[str, Any]:
