@@ -83,8 +83,7 @@ def test_an_unknown_bucket_is_one_line(stores):
             files.read_bytes(f"{bucket}/x")
 
 
-def test_a_file_is_created_once(stores):
-    bucket = emulators.new_bucket("s3")  # the emulator of gs:// knows no conditions
+def test_a_file_is_created_once(bucket):
     files.create(f"{bucket}/lock", "mine")
     with pytest.raises(FileExistsError):
         files.create(f"{bucket}/lock", "yours")

@@ -11,6 +11,7 @@ import urllib.request
 import uuid
 from pathlib import Path
 
+PATIENCE = 120.0  # seconds for a server to start on a busy machine
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "anyone", "AWS_SECRET_ACCESS_KEY": "anything", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
@@ -30,10 +31,12 @@ def server(*command: str, path: str = "/"):
         )
         try:
             address = f"http://127.0.0.1:{port}"
+            deadline = time.monotonic() + PATIENCE
             while not _answers(address + path):
-                if process.poll() is not None:
+                if process.poll() is not None or time.monotonic() > deadline:
                     log.seek(0)
-                    raise RuntimeError(f"{command} ended with {process.returncode}: {log.read().decode()[-500:]}")
+                    ended = f"does not answer within {PATIENCE} s; its exit status is {process.poll()}"
+                    raise RuntimeError(f"{command} {ended}: {log.read().decode()[-500:]}")
                 time.sleep(0.1)
             yield address
         finally:

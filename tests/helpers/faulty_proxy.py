@@ -5,8 +5,7 @@
 
 The requests are counted from 1, whoever makes them; `requests` has them all, `asked` each one's path and
 range, and `faults` those that were spoilt.
-What it adds for gs:// is ifGenerationMatch=0, answered by 412 where the object exists, reading by generation, and the
-DELETE of an upload.
+What it adds for gs:// is reading by generation and the DELETE of an upload.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import http.client
 import http.server
 import itertools
 import json
-import re
 import socket
 import struct
 import threading
@@ -65,7 +63,6 @@ class FaultyProxy(http.server.ThreadingHTTPServer):
         self.asked: list[tuple[str, str]] = []
         self.faults: list[str] = []
         self.address = f"http://127.0.0.1:{self.server_port}"
-        self.creating = threading.Lock()  # one conditional upload at a time is seen by the store
         self._kinds = itertools.cycle(faults)
         self._counted = 0
         self._lock = threading.Lock()
@@ -141,28 +138,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return 499, [], b""  # as Google's servers say that an upload was ended
         if "generation" in query and not self._is_current(query["generation"][0]):
             return 404, [], b""
-        if query.get("ifGenerationMatch") != ["0"]:
-            return self._forward(self.command, self.path, body)
-        with self.server.creating:
-            if self._exists(query, body):
-                return 412, [], b'{"error": {"code": 412, "message": "conditionNotMet"}}'
-            return self._forward(self.command, self.path, body)
+        return self._forward(self.command, self.path, body)
 
     def _is_current(self, generation: str) -> bool:
         """Whether the object is of this generation; the store keeps no older ones."""
         path = urllib.parse.urlsplit(self.path).path.replace("/download/", "/", 1)
         status, _, content = self._forward("GET", path, b"")
         return status == 200 and str(json.loads(content)["generation"]) == generation
-
-    def _exists(self, query: dict[str, list[str]], body: bytes) -> bool:
-        """Whether the store has the object that an upload is to create."""
-        if "upload_id" in query and "name" not in query:
-            return False
-        name = query["name"][0] if "name" in query else re.search(rb'"name": *("(?:[^"\\]|\\.)*")', body)[1]
-        name = name if isinstance(name, str) else json.loads(name)
-        bucket = re.search(r"/b/([^/]+)/o", self.path)[1]
-        status, _, _ = self._forward("GET", f"/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}", b"")
-        return status == 200
 
     def _forward(self, method: str, path: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         """Returns the store's (status, headers, content); the Host stays the proxy's, so that its links lead here."""
