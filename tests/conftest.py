@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 os.environ["T5XPG_ENGINE"] = os.environ.get("T5XPG_ENGINE", "embedded")
@@ -42,6 +43,21 @@ def stores():
 def bucket(request, stores) -> str:
     """The URL of a new, empty bucket."""
     return emulators.new_bucket(request.param)
+
+
+@pytest.fixture
+def nothing_here(tmp_path, monkeypatch, request):
+    """No code path makes a local folder of a URL, or leaves one in the temporary folder.
+
+    A module may name in LEFT_BY_LIBRARIES what the names begin with that libraries leave there.
+    """
+    others = getattr(request.module, "LEFT_BY_LIBRARIES", ())
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert os.listdir(tmp_path) == ["tmp"]
+    assert [name for name in os.listdir(tmp_path / "tmp") if not name.startswith(others)] == []
 
 
 @pytest.fixture(scope="session")

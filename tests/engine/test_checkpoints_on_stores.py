@@ -1,6 +1,5 @@
 """Checkpoints on gs:// and s3://: as on a disk, but whole from their marker on."""
 
-import os
 import zipfile
 
 import emulators
@@ -14,6 +13,8 @@ from test_checkpoints import assert_equal, initializer, restore, save
 from t5x import checkpoints, utils
 from t5xpg.base import files, stores
 
+pytestmark = pytest.mark.usefixtures("nothing_here")
+
 
 @pytest.fixture(scope="module")
 def make():
@@ -23,16 +24,6 @@ def make():
 @pytest.fixture(scope="module")
 def state(make):
     return make.from_scratch(jax.random.PRNGKey(0))
-
-
-@pytest.fixture(autouse=True)
-def nothing_here(tmp_path, monkeypatch):
-    """No code path makes a local folder of a URL, or leaves one in the temporary folder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    yield
-    assert os.listdir(tmp_path) == ["tmp"] and os.listdir(tmp_path / "tmp") == []
 
 
 def objects(url: str) -> list[str]:

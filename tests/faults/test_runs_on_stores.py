@@ -4,7 +4,6 @@ it ends with is what the same run has on the disk, and nothing of it is on the d
 
 import os
 import random
-import tempfile
 from pathlib import Path
 
 import emulators
@@ -23,6 +22,9 @@ from t5xpg import Model, recipes
 from t5xpg.base import files
 from t5xpg.cli import scores
 
+pytestmark = pytest.mark.usefixtures("nothing_here")
+
+LEFT_BY_LIBRARIES = ("__autograph", "torchinductor", "pymp-")  # TensorFlow, PyTorch, multiprocessing
 LENGTHS = "{'inputs': 64, 'targets': 16}"
 
 
@@ -41,33 +43,18 @@ def run(request, stores, micro_run, pairs, tmp_path_factory):
     ]
     seed = random.randrange(2**32)
     print(f"the kill's seed: {seed}")  # pytest shows it when a test fails
-    with pytest.MonkeyPatch.context() as patch, faulty_store(stores, request.param, every=20) as proxy:
+    with pytest.MonkeyPatch.context() as patch, faulty_store(stores, request.param, every=10) as proxy:
         patch.setenv("TMPDIR", str(here))
         log = tmp_path_factory.mktemp("log") / "log.txt"
         output = train_through_kills(arguments, 1, random.Random(seed), log)
     assert folders_of_urls() == []
-    assert left_in(here) == []
+    assert [name for name in os.listdir(here) if not name.startswith(LEFT_BY_LIBRARIES)] == []
     return f"{bucket}/run", output, proxy
-
-
-def left_in(folder) -> list[str]:
-    """Returns the names in a temporary folder, without those of TensorFlow, PyTorch and multiprocessing."""
-    return [name for name in os.listdir(folder) if not name.startswith(("__autograph", "torchinductor", "pymp-"))]
 
 
 def folders_of_urls() -> list[str]:
     """Returns the names that only a URL can have got into the commands' working directory, the repository."""
     return [name for name in os.listdir(TESTS.parent) if ":" in name]
-
-
-@pytest.fixture(autouse=True)
-def nothing_here(tmp_path, monkeypatch):
-    """No code path makes a local folder of a URL, or leaves one in the temporary folder."""
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.chdir(tmp_path)
-    yield
-    assert os.listdir(tmp_path) == ["tmp"] and left_in(tmp_path / "tmp") == []
 
 
 def test_a_kill_and_failing_requests_change_no_bit(run, finetuned):
