@@ -161,3 +161,20 @@ def test_what_cannot_be_taken_apart_is_refused(tmp_path):
     data = dataclasses.replace(data, get_dataset=lambda shard, shards: iter([]))
     with pytest.raises(ValueError, match="get_dataset_fn returned a list_iterator"):
         data.go_to(start(training_data(tmp_path)), 10, str(tmp_path / "checkpoint_10"), 0, Changes(), False)
+
+
+def test_a_run_that_kept_no_position_has_as_many_shards_as_its_checkpoint_stores(tmp_path, capsys):
+    begin(tmp_path / "kept", parts=2)
+    begin(tmp_path / "not kept", parts=2)
+    (tmp_path / "not kept" / data_position.FILE_NAME).unlink()
+    for folder in ("kept", "not kept"):
+        for part in range(2):
+            (tmp_path / folder / "checkpoint_6").mkdir(exist_ok=True)
+            place = tmp_path / folder / "checkpoint_6" / "dataset" / f"process_{part}-of-2"
+            place.mkdir(parents=True)
+            (place / f"train_ds-{part:03}-of-002.index").touch()
+    assert go_on(tmp_path / "not kept", 6).take(16) == go_on(tmp_path / "kept", 6).take(16)
+    assert "is taken as" not in capsys.readouterr().err
+    (tmp_path / "neither" / "checkpoint_6").mkdir(parents=True)
+    go_on(tmp_path / "neither", 6, parts=2)
+    assert "how many processes read the data before; it is taken as 2\n" in capsys.readouterr().err

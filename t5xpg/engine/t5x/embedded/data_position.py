@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -62,6 +63,13 @@ def write(model_dir: str, readings: list[Reading]) -> None:
     if jax.process_index() == 0:
         lines = [json.dumps(dataclasses.asdict(reading)) + "\n" for reading in readings]
         files.write_whole(os.path.join(model_dir, FILE_NAME), "".join(lines))
+
+
+def stored_shards(checkpoint: str) -> int | None:
+    """Returns into how many shards the data was divided whose position a checkpoint stores; None if it stores none."""
+    paths = files.files_below(os.path.join(checkpoint, "dataset"))
+    found = {int(match[1]) for path in paths if (match := re.search(r"train_ds-\d+-of-(\d+)", path))}
+    return found.pop() if len(found) == 1 else None
 
 
 def first_step(model_dir: str, started_from: Callable[[], int] = lambda: 0) -> int:
@@ -123,7 +131,13 @@ class TrainingData:
         self, train_iter: TrainIterator, step: int, checkpoint: str, began: int, changes: Changes
     ) -> TrainIterator:
         size, seed, processes = self.cfg.batch_size, self.cfg.seed, self.layout.num_shards
-        readings = read(self.model_dir) or [Reading(began, 0, changes.batch_size or size, processes, processes)]
+        readings = read(self.model_dir)
+        if not readings:
+            before = stored_shards(checkpoint)
+            if not before:
+                console.say(f"Nothing tells how many processes read the data before; it is taken as {processes}")
+            before = before or processes
+            readings = [Reading(began, 0, changes.batch_size or size, before, before)]
         earlier = [reading for reading in readings if reading.step <= step] or readings[:1]
         if earlier != readings:  # the checkpoints of later ones could not be read
             write(self.model_dir, earlier)
