@@ -31,6 +31,11 @@ _DECOMPRESSORS: dict[str, Callable[[], Decompressor]] = {
 }
 
 
+def packed(suffix: str) -> tuple[str, ...]:
+    """Returns the suffix, and it with those of compressed files behind it."""
+    return (suffix, *(suffix + packed for packed in SUFFIXES))
+
+
 def open_binary(path: str | os.PathLike) -> IO[bytes]:
     """Opens the file's bytes, decompressed where its name ends in one of SUFFIXES.
 

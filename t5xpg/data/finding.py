@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from t5xpg.base import files as stored
 from t5xpg.base import stores
 from t5xpg.data import parquet
-from t5xpg.data.compressed import SUFFIXES
+from t5xpg.data.compressed import packed
 
 Files = str | os.PathLike | Sequence[str | os.PathLike]
 
@@ -82,11 +82,6 @@ def _files_at(place: str) -> list[str]:
         found = f"{os.path.basename(jsonl[0])} and {os.path.basename(tables[0])}"
         raise JsonlError(f"{place}: the folder holds both {found}. Name one kind: {place}/*.jsonl")
     return jsonl or tables or json
-
-
-def packed(suffix: str) -> tuple[str, ...]:
-    """Returns the suffix, and it with those of compressed files behind it."""
-    return (suffix, *(suffix + packed for packed in SUFFIXES))
 
 
 def has_rows(path: str) -> bool:

@@ -23,8 +23,8 @@ import orjson
 from t5xpg.base import files as base_files
 from t5xpg.base import stores
 from t5xpg.data import parquet
-from t5xpg.data.compressed import READ_ERRORS, SUFFIXES, decompressed, open_binary
-from t5xpg.data.finding import Files, JsonlError, find_files, packed, text_advice
+from t5xpg.data.compressed import READ_ERRORS, SUFFIXES, decompressed, open_binary, packed
+from t5xpg.data.finding import Files, JsonlError, find_files, text_advice
 
 Columns = Mapping[str, str]  # {column: key of the row}
 

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from t5xpg.base import stores
-from t5xpg.data import finding, jsonl
+from t5xpg.data import compressed, jsonl
 from t5xpg.data.jsonl import UNBOUNDED, Columns
 
 SHARDS = 64  # to recommend
-_READ_AS_ROWS = (*finding.packed(".jsonl"), *finding.packed(".json"))  # by `t5xpg prepare text`
+_READ_AS_ROWS = (*compressed.packed(".jsonl"), *compressed.packed(".json"))  # by `t5xpg prepare text`
 _MOST_BYTES_OF_A_CHARACTER = 4
 _TOKENIZED = 64 * 1024  # characters that are tokenized at most, for each window that is looked at
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5xpg.base import files, stores
-from t5xpg.data import compressed, finding, jsonl, sharding
+from t5xpg.data import compressed, sharding
 from t5xpg.data.corpora import CorpusError, check_fraction, in_words, json_line, plan_pair, write_pair
 
-TEXT_SUFFIXES = (*finding.packed(".txt"), *finding.packed(".jsonl"))
-JSON_SUFFIXES = finding.packed(".json")
+TEXT_SUFFIXES = (*compressed.packed(".txt"), *compressed.packed(".jsonl"))
+JSON_SUFFIXES = compressed.packed(".json")
 ROWS = ("paragraphs", "lines", "file")
 
 
@@ -276,6 +276,8 @@ def _texts(lines: Iterable[str], rows: str) -> Iterator[str]:
 
 def _read_lines(path: str) -> Iterator[tuple[int, str]]:
     """Yields (number from 1, line) of a UTF-8 file, compressed or not, as `jsonl.unfolded` does."""
+    from t5xpg.data import jsonl  # it loads NumPy
+
     with compressed.open_binary(path) as handle:
         try:
             for number, line in enumerate(jsonl.unfolded(handle, path), 1):
