@@ -25,14 +25,17 @@ def read(path: str, columns: Mapping[str, str] | None) -> Iterator[Example]:
       columns: {column: key} of rows, of stdin as JSONL; None for text, where each line is an "inputs".
 
     Raises:
-      JsonlError: names the line that cannot be used, or read.
+      JsonlError: there is no such file; or it names the line that cannot be used, or read.
     """
-    from t5xpg.base import stores
+    from t5xpg.base import files, stores
     from t5xpg.data import compressed, jsonl
 
     if path != "-" and columns:
         yield from jsonl.read_rows([path], columns)
         return
+    if path != "-" and not stores.is_url(path) and not files.exists(path):
+        advice = "Name one of text, JSONL, JSON or Parquet, or - for stdin"
+        raise jsonl.JsonlError(f"{path}: there is no such file. {advice}")
     name, number = "stdin" if path == "-" else path, 0
     with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else compressed.open_binary(path) as file:
         try:

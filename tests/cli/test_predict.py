@@ -145,7 +145,7 @@ def test_samples_are_the_same_for_the_same_seed(predict, tmp_path):
         (("a", "--beams", "2", "--seed", "1"), "--seed is for sampling"),
         (("a", "--samples", "0"), "--samples is 0"),
         (("a", "--batch_size", "0"), "--batch_size is 0"),
-        (("--file", "nowhere.txt"), "nowhere.txt"),
+        (("--file", "nowhere.txt"), "nowhere.txt: there is no such file. Name one of text"),
     ],
 )
 def test_what_cannot_be_is_one_line(words, message, predict, run_dir, capsys):
