@@ -127,6 +127,23 @@ def test_sigterm_to_one_stops_both_at_a_step_that_any_number_goes_on_from(two_pr
     assert reading == (2, 1)  # one process reads the two shards
 
 
+def test_both_go_round_what_one_finds_damaged(two_processes, corpus, tmp_path):
+    model_dir = tmp_path / "run"
+    shutil.copytree(two_processes, model_dir)
+    words = (f"FILES={corpus}", f"MODEL_DIR={model_dir}", "DROPOUT_RATE=0.1")
+    (tmp_path / "flipped.gin").write_text(
+        "from __gin__ import dynamic_registration\nimport stalling\nfrom t5x import utils\ninclude 'tests/micro.gin'\n"
+        "utils.SaveCheckpointConfig.checkpoint_manager_cls = @stalling.FlippedInOne\n"
+    )
+    two = Two(tmp_path, tmp_path / "flipped.gin", *words)
+    assert two.end() == [0, 0], two.output
+    said = f"{model_dir}/checkpoint_20 cannot be read by process 1; moved to {model_dir}/damaged_checkpoint_20.\n"
+    assert said in two.logs[0].read_text() and "Continuing from step 10" in two.logs[0].read_text(), two.output
+    expected, found = params_at(two_processes, 20), params_at(model_dir, 20)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
 def test_a_folder_in_use_refuses_both(corpus, tmp_path):
     with folder_lock.lock_folder(str(tmp_path / "run")):
         two = train_two(tmp_path, f"FILES={corpus}", f"MODEL_DIR={tmp_path}/run")

@@ -1,12 +1,15 @@
-"""What a run can be stuck in, for gin: data that stops coming, native code that does not return, a slow save."""
+"""What can befall a run, for gin: data that stop, native code that never returns, a slow save, a flipped bit."""
 
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
+import jax
 import tensorflow as tf
 
-from t5x import trainer, utils
+from t5x import checkpoints, trainer, utils
+from t5x.embedded import checksums
 
 
 def get_dataset(cfg, shard_id: int, num_shards: int, converter_cls, batches: int = 3, fails_in: int | None = None):
@@ -42,3 +45,17 @@ def save_slowly(state_dict, names, folder: str = ""):
         Path(folder, "saving").touch()
         time.sleep(3)
     return state_dict, names
+
+
+class FlippedInOne(checkpoints.OrbaxCheckpointManagerInterface):
+    """Finds a wrong value in the checkpoint of step 20, in process 1 alone."""
+
+    def restore(self, step=None, path=None, **options):
+        def check(expected, arrays):
+            checksums.of_arrays(arrays)  # in which all processes take part
+            raise ValueError("1 array is not what was saved")
+
+        if jax.process_index() == 1 and path.endswith("_20"):
+            with mock.patch.object(checksums, "check", check):
+                return super().restore(step, path, **options)
+        return super().restore(step, path, **options)

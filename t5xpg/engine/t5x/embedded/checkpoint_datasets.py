@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
+from t5x.embedded.checkpoint_readers import DamagedCheckpointError, raised_by_all
 from t5xpg.base import files, stores
 
 
@@ -69,13 +71,35 @@ class DatasetArgs(ocp.args.CheckpointArgs):
 
 
 def restore_dataset(path: str, train_iter, layout) -> bool:
-    """Moves `train_iter` to where it was when checkpoint `path` was saved; False when that was not stored."""
+    """Moves `train_iter` to where it was when checkpoint `path` was saved; False when that was not stored.
+
+    Raises:
+      DamagedCheckpointError: it was stored, and one of the processes cannot read it.
+    """
     prefix = os.path.join(path, "dataset", process_folder(), dataset_file_name(layout))
-    if not files.exists(prefix + ".index"):
-        return False
-    with readable(prefix) as copy:
-        train_iter.restore(copy)
+    with raised_by_all(path):
+        if not files.exists(prefix + ".index"):
+            return False
+        with readable(prefix) as copy, naming_damaged_position(path):
+            train_iter.restore(copy)
     return True
+
+
+@contextlib.contextmanager
+def naming_damaged_position(path: str) -> Iterator[None]:
+    """Turns what TensorFlow raises where its files are cut short or altered into a DamagedCheckpointError.
+
+    Where they are whole and do not fit the data, it raises a subclass of OpError.
+    """
+    from tensorflow import errors
+
+    try:
+        yield
+    except Exception as error:
+        if type(error) not in (errors.OpError, errors.DataLossError, IndexError):
+            raise
+        found = str(error).split("\n")[0]
+        raise DamagedCheckpointError(f"{path} cannot be read: its position in the data ({found})") from error
 
 
 def written(prefix: str) -> contextlib.AbstractContextManager[str]:

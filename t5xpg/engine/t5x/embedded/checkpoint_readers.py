@@ -21,6 +21,7 @@ import orbax.checkpoint as ocp
 import tensorstore as ts
 from etils import epath
 from flax import serialization, traverse_util
+from jax.experimental import multihost_utils
 
 from t5x.embedded import checksums, tensorstore_specs
 from t5x.embedded.checkpoint_paths import LEGACY_INDEX, describe_steps
@@ -84,8 +85,10 @@ class OrbaxReader:
         args = ocp.args.PyTreeRestore(
             item=unflatten(dict.fromkeys(wanted, 0)), restore_args=unflatten(restore_args), partial_restore=True
         )
-        with naming_damage(self._path), ocp.Checkpointer(self._handler) as checkpointer:
-            arrays = flatten(checkpointer.restore(self._folder, args=args))
+        with raised_by_all(self._path), naming_damage(self._path):
+            # Not by ocp.Checkpointer, which would wait for a process that found damage.
+            arrays = flatten(self._handler.restore(self._folder, args=args))
+        with raised_by_all(self._path), naming_damage(self._path):
             checksums.check(self._checksums, arrays)
         return arrays
 
@@ -125,7 +128,7 @@ class LegacyReader:
 
         Each device reads only its own part.
         """
-        with naming_damage(self._path):
+        with raised_by_all(self._path), naming_damage(self._path):
             return {name: place(self.arrays[name], *placement) for name, placement in wanted.items()}
 
 
@@ -173,6 +176,29 @@ def naming_damage(path: str):
             raise stores.named(path, error) from error
         cause = str(error.__cause__ or error).strip().split("\n")[0] or type(error).__name__
         raise DamagedCheckpointError(f"{path} cannot be read: {cause}") from error
+
+
+@contextlib.contextmanager
+def raised_by_all(path: str) -> Iterator[None]:
+    """Lets all processes find damage that one of them finds in the block, as they must go on from one checkpoint.
+
+    All must enter the block, which may not communicate once one of them has failed. Any other error is for
+    `peers.reporting`, which ends them all.
+
+    Raises:
+      DamagedCheckpointError: the block raised it here, or in another process.
+    """
+    error = None
+    try:
+        yield
+    except DamagedCheckpointError as raised:
+        error = raised
+    if jax.process_count() > 1:
+        by = np.flatnonzero(multihost_utils.process_allgather(np.array(error is not None)))
+        if by.size and error is None:
+            raise DamagedCheckpointError(f"{path} cannot be read by process {by[0]}")
+    if error is not None:
+        raise error
 
 
 def is_of_the_machine(error: BaseException | None) -> bool:

@@ -14,7 +14,7 @@ from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
 
 from t5x.embedded import console
-from t5x.embedded.checkpoint_readers import flatten, open_checkpoint, unflatten
+from t5x.embedded.checkpoint_readers import flatten, open_checkpoint, raised_by_all, unflatten
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,8 @@ def restore_state(
       DamagedCheckpointError: the files cannot be read.
     """
     shapes, specs = flatten(wanted.state_dict()), flatten(mesh_axes.state_dict())
-    reader = open_checkpoint(path)
+    with raised_by_all(path):
+        reader = open_checkpoint(path)
     found = transformed(reader.arrays, wanted.state_dict(), state_transformation_fns)
     if extra := names_beyond(shapes, {name: x for name, x in found.items() if has_value(x)}):
         raise ValueError(
