@@ -30,6 +30,17 @@ BY_STRING = (
     "  task_feature_lengths = None\n  split = 'train'\n  batch_size = 1\n  shuffle = False\n  seed = 0\n"
 )
 CFG = f"{RUN}{BY_STRING}utils.{{0}}.cfg = @utils.DatasetConfig()\ntrain_script.train.random_seed = @utils.{{0}}()\n"
+# gin calls what a function refers to when the function is called, such as decode_fn by `predict`.
+LATER = (
+    "from t5x import utils\nfrom t5x import decoding\nfrom t5x import models\nfrom t5x import optimizers\n"
+    "decoding.temperature_sample.topk = @optimizers.OptaxWrapper.init_state()\n"
+    "optimizers.OptaxWrapper.init_state.self = @optimizers.OptaxWrapper()\n"
+    "optimizers.OptaxWrapper.init_state.params = @utils.DatasetConfig()\n"
+    "optimizers.OptaxWrapper.optax_optimizer = @optax.GradientTransformation()\n"
+    "optax.GradientTransformation.init = @utils.get_training_eval_datasets\n"
+    "models.EncoderDecoderModel.decode_fn = @decoding.temperature_sample\n"
+)
+KEY = "from t5x import utils\ntrain_script.train.random_seed = {@utils.get_training_eval_datasets: 1}\n"
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +61,10 @@ def model_dir(tmp_path, monkeypatch):
     (tmp_path / "run" / "checkpoint_10" / "checkpoint").write_bytes(
         serialization.msgpack_serialize({"version": 3, "optimizer": {"target": {}}})
     )
+    (tmp_path / "t5x").mkdir()
+    (tmp_path / "t5x" / "more.gin").write_text(f"{DYNAMIC}import their_code\n")
+    (tmp_path / "their_package").mkdir()
+    (tmp_path / "their_package" / "__init__.py").write_text("import their_code")
     (tmp_path / "more.gin").write_text(f"{DYNAMIC}import their_code\n")
     return tmp_path / "run"
 
@@ -68,8 +83,11 @@ def test_every_recipe_that_ships_needs_no_trust(monkeypatch):
     for path in found:
         if "infer_from" in path:  # whose task, a function of infer's, no run of `train` has
             continue
-        with recipes.parsing(), trust.only_known(path):
+        with recipes.parsing():
             gin.parse_config(f"include {path!r}")
+            written = gin.config_str()  # what a run leaves as its config.gin
+        with recipes.parsing(), trust.only_known(path):
+            gin.parse_config(written)
     assert len(found) > 30
 
 
@@ -80,7 +98,10 @@ def test_every_recipe_that_ships_needs_no_trust(monkeypatch):
         ("import their_code\n", "their_code"),
         (f"{RUN}from their_code import run\n", "their_code.run"),
         (f"{RUN}import os.path as seqio_path\n", "os.path"),
-        (f"{RUN}include 'more.gin'\n", "their_code"),
+        (f"{RUN}include 'more.gin'\n", "include 'more.gin'"),
+        (f"{RUN}include 'their_package/below/more.gin'\n", "include 'their_package/below/more.gin'"),
+        (f"{RUN}include 't5x/../their_package/below/more.gin'\n", "include 't5x/../their_package/below/more.gin'"),
+        (f"{RUN}include 't5x/more.gin'\n", "their_code"),
         (f"{RUN}train_script.train.model = @seqio.os.getcwd()\n", "seqio.os.getcwd"),
         (f"{RUN}train_script.train.model = [@train_script.os.getcwd()]\n", "train_script.os.getcwd"),
         (f"{RUN}seqio.os.makedirs.name = 'x'\n", "seqio.os.makedirs"),
@@ -88,10 +109,13 @@ def test_every_recipe_that_ships_needs_no_trust(monkeypatch):
         (f"{RUN}from t5xpg import recipes\nrecipes.read_text.text = 'import their_code'\n", "t5xpg.recipes"),
         (f"{RUN}from t5xpg.base import files\n", "t5xpg.base.files"),
         (f"{RUN}import t5xpg\nA = @t5xpg.model.os.getcwd()\n", "t5xpg.model.os.getcwd"),
+        (f"{RUN}from gin import config\nA = @config.parse_config()\n", "config.parse_config"),
         (f"{RUN}import gin as tonic\nA = @tonic.parse_config()\n", "gin"),
         (CFG.format("get_vocabulary"), "utils.get_vocabulary"),
         (CFG.format("get_dataset"), "utils.get_dataset"),
-        (CFG.format("get_training_eval_datasets"), "t5x.utils.get_training_eval_datasets.cfg"),
+        (CFG.format("get_training_eval_datasets"), "@utils.get_training_eval_datasets"),
+        (f"{RUN}{LATER}", "@utils.get_training_eval_datasets"),
+        (f"{RUN}{KEY}", "@utils.get_training_eval_datasets"),
         (f"{RUN}train_script.train.random_seed = {{@train_script.train(): 1}}\n", "@train_script.train"),
         (f"{RUN}A = @train_script.infer()\n", "@train_script.infer"),
         (f"{RUN}gin.singleton.constructor = @train_script.train\n", "@train_script.train"),
@@ -161,6 +185,18 @@ def test_what_is_documented_is_what_may_be_named():
     for package in trust.NAMES:
         assert package in security
     assert all(map(trust.is_known_module, trust.NAMES))
+
+
+def test_what_train_alone_is_given_may_be_named(model_dir):
+    binding = "train_script.train.train_eval_get_dataset_fn = @utils.get_training_eval_datasets\n"
+    (model_dir / "config.gin").write_text(f"{RUN}from t5x import utils\n{binding}")
+    assert recipes.read_run(str(model_dir)).program == "train"
+
+
+def test_a_name_that_is_nowhere_is_gins_to_name(model_dir):
+    (model_dir / "config.gin").write_text("nowhere.thing = 1\n")
+    with pytest.raises(ValueError, match="No configurable matching 'nowhere'"):
+        recipes.read_run(str(model_dir))
 
 
 def test_trust_lets_a_runs_own_modules_in(model_dir):
