@@ -88,8 +88,8 @@ def _described(name: str, shape: Sequence[int | None], dtype: str):
 class _RecordReader:
     """Called by tf.data for window `number` of a file: an array of records, [records]; empty at the end.
 
-    A pure function of its arguments; the streams it keeps save reading a file from its start again. Only after an
-    error, which tf.data hands on and then asks for what comes next, is the file at its end.
+    A pure function of its arguments; the streams it keeps save reading a file from its start again. Only right after
+    an error, which tf.data hands on and then asks for the next window, is the file at its end, once.
     """
 
     def __init__(self):
@@ -98,7 +98,7 @@ class _RecordReader:
 
     def __call__(self, path: bytes, number: np.int64) -> np.ndarray:
         url, index = path.decode(), int(number)
-        if index > self._errors.get(url, UNBOUNDED):
+        if index == self._errors.pop(url, UNBOUNDED) + 1:
             return np.array([], dtype=object)
         stream = self._streams.take((url, index)) or itertools.islice(_windows(url), index, None)
         try:

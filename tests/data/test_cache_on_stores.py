@@ -1,6 +1,7 @@
 """An offline cache at a URL holds what one on a disk holds, and is read in the same order."""
 
 import emulators
+import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
@@ -8,7 +9,7 @@ from faulty_proxy import faulty_store
 from test_offline_cache import before_placeholder, count, task, write_corpus
 
 from t5xpg.base import files
-from t5xpg.data import jsonl, offline_cache
+from t5xpg.data import jsonl, offline_cache, stored_cache
 from t5xpg.data.stored_cache import StoredCache
 
 LENGTHS = {"inputs": 64, "targets": 32}
@@ -57,6 +58,28 @@ def test_an_iterator_over_a_cache_at_a_url_is_saved_and_resumed(stores, pattern,
     again = iter(StoredCache(f"{bucket}/c/stored/saved", "train").get_dataset("train", shuffle=True, seed=1))
     tf.train.Checkpoint(iterator=again).restore(path)
     assert [row["targets"].numpy().tolist() for row in again] == rest and len(rest) == 70
+
+
+def test_a_file_is_at_its_end_only_right_after_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored_cache, "_WINDOW", 0)  # a record each
+    path, records = tmp_path / "a.tfrecord", [f"record {number}".encode() for number in range(6)]
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record)
+    whole, name = path.read_bytes(), str(path).encode()
+    reader = stored_cache._RecordReader()
+
+    def read(number):
+        return reader(name, np.int64(number)).tolist()
+
+    for resumed_at in (0, 4):  # by the same tf.data.Dataset, once the file is mended
+        path.write_bytes(whole.replace(b"record 2", b"damaged!"))
+        assert [read(0), read(1)] == [[records[0]], [records[1]]]
+        with pytest.raises(jsonl.JsonlError, match="a record is damaged or cut off"):
+            read(2)
+        assert read(3) == [], "the end, for tf.data"
+        path.write_bytes(whole)
+        assert [read(number) for number in range(resumed_at, 7)] == [*([r] for r in records[resumed_at:]), []]
 
 
 def test_a_damaged_record_and_another_writer_are_one_line(stores, bucket, pattern):
