@@ -274,14 +274,29 @@ def _document(lines: list[bytes], file: IO[bytes], path: str) -> list[bytes]:
       lines: the first, without a byte order mark.
       file: open behind them; read on only where it seems to hold one object.
       path: of the file.
+
+    Raises:
+      JsonlError: the object is too long to be read at once.
     """
     if not _is_over_lines(path, lines):
         return []
-    whole = b"".join(lines) + file.read(_DOCUMENT)
+    whole = b"".join(lines)
+    whole += file.read(max(_DOCUMENT + 1 - len(whole), 0))
+    if len(whole) > _DOCUMENT and _begins_object(whole.rpartition(b"\n")[0].strip()):
+        found = f"one object of more than {_DOCUMENT // 1024**2} MiB over several lines"
+        raise JsonlError(f"{path}: {found}. Write it, or the rows in it, as .jsonl, an object a line (jq -c)")
     with contextlib.suppress(orjson.JSONDecodeError):
         if isinstance(orjson.loads(whole), dict):
             return [whole.translate(_LINE_ENDS_TO_SPACES)]
     return []
+
+
+def _begins_object(lines: bytes) -> bool:
+    """Whether nothing but the end is missing to one object."""
+    try:
+        return isinstance(orjson.loads(lines), dict)
+    except orjson.JSONDecodeError as error:
+        return lines.startswith(b"{") and error.pos == len(error.doc)
 
 
 def _is_called_json(path: str) -> bool:

@@ -1,5 +1,6 @@
 """Parquet, .zst and .json beside JSONL: the same rows, and one line that names the file where something is wrong."""
 
+import functools
 import json
 import re
 
@@ -12,8 +13,10 @@ from jsonl_files import COMPRESSORS, small_pieces, texts_of, write
 
 from t5xpg import tasks
 from t5xpg.data import finding, jsonl
+from t5xpg.data.corpora import CorpusError
 from t5xpg.data.jsonl import JsonlError, read_rows
 from t5xpg.data.sources import JsonlDataSource
+from t5xpg.data.text_files import prepare_text
 
 TEXTS = [f"{i} é\n漢" + "word " * (i % 9) for i in range(1000)]
 
@@ -155,6 +158,50 @@ def test_the_first_line_with_text_says_what_a_json_file_holds(tmp_path, monkeypa
     assert rows_of(path) == texts == texts_of(source.get_dataset("train", shuffle=False))
     assert source.num_input_examples("train") == len(texts)
     assert (len(source.list_shards("train")) > 1) == (kind == "lines" and not suffix), "only lines can be cut"
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("shape", ["many lines", "one long line", "rows inside"])
+def test_an_object_that_is_too_long_is_refused_by_all(tmp_path, monkeypatch, suffix, shape):
+    """Over several lines; the longest that is read ends at the limit, whichever way it is read."""
+    monkeypatch.setattr(jsonl, "_DOCUMENT", 2 * 1024**2)
+    path = tmp_path / f"a.json{suffix}"
+
+    def save_object(size):
+        row = {
+            "many lines": {"text": "é", "more": ["x" * 100] * 9000},
+            "one long line": {"more": [], "text": "é"},
+            "rows inside": {"rows": [{"text": "x" * 100}] * 9000, "text": "é"},
+        }[shape]
+        row["text"] += "y" * (size - len(json.dumps(row, indent=1, ensure_ascii=False).encode()))
+        content = json.dumps(row, indent=1, ensure_ascii=False).encode()
+        assert len(content) == size
+        path.write_bytes(COMPRESSORS[suffix](content))
+        return row["text"]
+
+    text = save_object(2 * 1024**2)
+    prepare = functools.partial(prepare_text, [path], tmp_path / "out", validation_fraction=0)
+    assert rows_of(path) == [text] == rows_of(prepare()["train"]) and jsonl.count_rows(str(path)) == 1
+    save_object(2 * 1024**2 + 1)
+    source = JsonlDataSource({"train": str(path)})
+    for use in (
+        lambda: rows_of(path),
+        lambda: jsonl.count_rows(str(path)),
+        lambda: source.get_dataset("train", shuffle=False),
+        lambda: prepare(overwrite=True),
+    ):
+        with pytest.raises(ValueError, match=rf"^{path}: one object of more than 2 MiB .* \(jq -c\)\.?$") as caught:
+            use()
+        assert isinstance(caught.value, JsonlError | CorpusError)
+
+
+@pytest.mark.parametrize("start", ['{"text": "cut', '{"text": "cut"', '{"text":', "[", '{"a": 1}}'])
+def test_a_long_file_that_is_not_one_object_is_not_said_to_be(tmp_path, monkeypatch, start):
+    monkeypatch.setattr(jsonl, "_DOCUMENT", 1000)
+    path = tmp_path / "a.json"
+    path.write_text(start + "\n" + '{"text": "whole"}\n' * 100)
+    with pytest.raises(JsonlError, match=rf"^{path}:1: "):
+        rows_of(path)
 
 
 def test_a_folder_holds_one_kind(tmp_path):
