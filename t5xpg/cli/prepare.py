@@ -44,8 +44,8 @@ def _register_wikitext(verbs) -> None:
 def _register_text(verbs) -> None:
     prepare = text_files.prepare_text
     parser = _add_verb(verbs, "text", prepare, "your own text files")
-    kinds = " ".join((*text_files.TEXT_SUFFIXES, *text_files.JSON_SUFFIXES))
-    parser.add_argument("inputs", nargs="+", metavar="INPUT", help=f"files, quoted globs or folders of {kinds}")
+    inputs = f"files, quoted globs or folders of {text_files.READ}"
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help=inputs)
     rows = "what is a row of a .txt file, and stays whole in one split: file where each is a document"
     parser.add_argument("--rows", choices=text_files.ROWS, default="paragraphs", help=rows)
     shards = "shuffle, and deal train out to so many files; 0 is one, in the inputs' order"

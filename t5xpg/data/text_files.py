@@ -22,6 +22,7 @@ from t5xpg.data.corpora import CorpusError, check_fraction, in_words, json_line,
 
 TEXT_SUFFIXES = (*compressed.packed(".txt"), *compressed.packed(".jsonl"))
 JSON_SUFFIXES = compressed.packed(".json")
+READ = " ".join((*TEXT_SUFFIXES, *JSON_SUFFIXES))
 ROWS = ("paragraphs", "lines", "file")
 
 
@@ -172,28 +173,33 @@ class Found(NamedTuple):
     """The files that inputs name."""
 
     taken: list[str]
-    skipped: collections.Counter[str]  # of other kinds, by suffix
+    skipped: collections.Counter[tuple[str, str]]  # by suffix and why
 
 
 def _find_files(inputs: Sequence[str | os.PathLike]) -> Found:
     """Returns the files that the inputs name, in the order given, sorted within a folder or glob, each once."""
     taken: dict[str, str] = {}
-    skipped: dict[str, str] = {}
+    skipped: dict[str, tuple[str, str]] = {}
     for item in [os.fspath(item) for item in inputs]:
         if files.is_file(item) and not _ends(item, (*TEXT_SUFFIXES, *JSON_SUFFIXES)):
-            raise CorpusError(f"{item}: this kind of file is not read; pass files of {' '.join(TEXT_SUFFIXES)}")
+            raise CorpusError(f"{item}: this kind of file is not read; pass files of {READ}")
         matches = _matches(item)
         found = sorted({file for match in matches for file in (files.files_below(match) or [match])})
         texts, jsons = ([file for file in found if _ends(file, kinds)] for kinds in (TEXT_SUFFIXES, JSON_SUFFIXES))
         wanted = texts or jsons
         if not wanted:
-            state = f"has no {' '.join(TEXT_SUFFIXES)} in it" if matches else "does not exist and matches nothing"
+            state = f"has no {READ} in it" if matches else "does not exist and matches nothing"
             raise CorpusError(f"{item}: {state}. Name files, folders or quoted globs.")
         for file in wanted:
             taken.setdefault(_identity(file), file)
-        skipped |= {_identity(file): _suffix(file) for file in set(found).difference(wanted)}
-    left = (suffix for identity, suffix in skipped.items() if identity not in taken)
+        skipped |= {_identity(file): (_suffix(file), _why_skipped(file)) for file in set(found).difference(wanted)}
+    left = (kind for identity, kind in skipped.items() if identity not in taken)
     return Found(list(taken.values()), collections.Counter(left))
+
+
+def _why_skipped(file: str) -> str:
+    is_json = _ends(file, JSON_SUFFIXES)
+    return "taken beside .txt and .jsonl only where named" if is_json else "not of a kind that is read"
 
 
 def _matches(item: str) -> list[str]:
@@ -239,8 +245,8 @@ class Tally:
             short = self._short[suffix]
             skipped = f"; skipped {_counted(short, 'row')} of fewer than {self._min_length} characters" if short else ""
             yield f"{suffix}: took {_counted(count, 'file')}, {_counted(self._rows[suffix], 'row')}{skipped}"
-        for suffix, count in sorted(self._found.skipped.items()):
-            yield f"{suffix}: skipped {_counted(count, 'file')}, not of a kind that is read"
+        for (suffix, why), count in sorted(self._found.skipped.items()):
+            yield f"{suffix}: skipped {_counted(count, 'file')}, {why}"
 
 
 def _counted(count: int, noun: str) -> str:
@@ -287,7 +293,7 @@ def _read_lines(path: str) -> Iterator[tuple[int, str]]:
                 f"{path}:{number}: not UTF-8, byte 0x{error.object[error.start]:02x} at position {error.start + 1} of "
                 "the line. Convert the file (iconv -t UTF-8) or mend the line."
             ) from error
-        except stores.StoreError as error:
+        except (jsonl.JsonlError, stores.StoreError) as error:
             raise CorpusError(str(error)) from error
         except compressed.READ_ERRORS as error:
             raise CorpusError(f"{path}: cannot be read to its end ({error}). Fetch or compress it again.") from error

@@ -121,7 +121,7 @@ def test_an_old_validation_file_is_not_left_beside_a_new_train_file(tmp_path, ov
         ("a.jsonl", b'{"text": "\\ud800"}\n', r"a\.jsonl:1: not a line of JSON"),
         ("a.jsonl", b'["x"]\n', r"a\.jsonl:1: a JSON list, not an object"),
         ("a.jsonl", b'{"text": 3, "body": "x"}\n', r"a\.jsonl:1: no text under 'text'; found .*body.* --text_key"),
-        ("a.pdf", b"%PDF", r"a\.pdf: this kind of file is not read; pass files of \.txt"),
+        ("a.pdf", b"%PDF", r"a\.pdf: this kind of file is not read; pass files of \.txt .* \.json \.json\.gz"),
     ],
 )
 def test_bad_input_is_named_and_costs_nothing(tmp_path, file, content, message):
@@ -394,9 +394,15 @@ def test_json_files_are_taken_where_there_are_no_others(tmp_path, capsys):
     write_packed(tmp_path / "texts" / "a.json.xz", [{"text": "beside it"}])
     prepare = functools.partial(text_files.prepare_text, output_dir=tmp_path / "out", validation_fraction=0)
     assert read(prepare([tmp_path / "texts"])["train"]) == ["from .txt"]
-    assert ".json.xz: skipped 1 file, not of a kind that is read" in capsys.readouterr().out
+    assert ".json.xz: skipped 1 file, taken beside .txt and .jsonl only where named\n" in capsys.readouterr().out
     named = prepare([tmp_path / "a.json.xz", tmp_path / "texts"], name="named", whole_rows=True)
     assert read(named["train"]) == ["from .json", "from .txt"]
     everything = prepare([tmp_path / "texts", tmp_path / "texts" / "a.json.xz"], name="everything")
     assert read(everything["train"]) == ["from .txt", "beside it"]
     assert "skipped" not in capsys.readouterr().out.split("everything_train")[1]
+    (tmp_path / "texts" / "C.JSON").write_text("named, it is not read")
+    prepare([tmp_path / "texts"], name="again")
+    assert ".json: skipped 1 file, not of a kind that is read" in capsys.readouterr().out
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(corpora.CorpusError, match=r"empty: has no \.txt .*\.jsonl .*\.json .*in it"):
+        prepare([tmp_path / "empty"], name="nothing")
