@@ -15,7 +15,7 @@ import numpy as np
 
 from t5xpg.base import stores
 from t5xpg.data import compressed, jsonl
-from t5xpg.data.jsonl import UNBOUNDED, Columns
+from t5xpg.data.jsonl import Columns
 
 SHARDS = 64  # to recommend
 _READ_AS_ROWS = (*compressed.packed(".jsonl"), *compressed.packed(".json"))  # by `t5xpg prepare text`
@@ -30,7 +30,7 @@ def poor_shuffling(paths: Sequence[str], columns: Columns, interleaved: int) -> 
     within a window: where there are fewer files, and one has several windows, their order remains.
     """
     pieces = jsonl.cut(paths)
-    whole = [piece for piece in pieces if piece.end == UNBOUNDED]
+    whole = [piece for piece in pieces if stores.name(piece.path).endswith(compressed.SUFFIXES)]
     if len(pieces) >= interleaved or not any(_has_two_windows(piece, columns) for piece in whole):
         return None
     files = "1 compressed file" if len(whole) == 1 else f"{len(whole)} compressed files"

@@ -141,6 +141,11 @@ def test_few_compressed_files_cannot_be_shuffled_and_the_command_is_named(tmp_pa
     assert make_task(write_rows(tmp_path / "plain.jsonl", texts)).remarks("train", True, 10) == []
     tiny = make_task(write_rows(tmp_path / "tiny.jsonl.gz", texts[:5]))  # one window is shuffled as a whole
     assert tiny.remarks("train", True, 10) == []
+    for number in range(2):
+        (tmp_path / f"object_{number}.json").write_text(json.dumps({"text": "", "more": texts}, indent=1))
+    mixed = [str(tmp_path / name) for name in ("one.jsonl.gz", "object_0.json", "object_1.json")]
+    assert remarks.poor_shuffling(mixed, {"text": "text"}, 16).startswith("1 compressed file cannot be shuffled well")
+    assert remarks.poor_shuffling(mixed[1:], {"text": "text"}, 16) is None
     monkeypatch.setattr(jsonl, "windows", None)
     many = [f"{tmp_path}/of_16_{number}.jsonl.gz" for number in range(16)]
     assert remarks.poor_shuffling(many, {"text": "text"}, 16) is None, "without a look into each"
