@@ -21,21 +21,24 @@ def read(path: str, columns: Mapping[str, str] | None) -> Iterator[Example]:
     """Yields the examples of a file, or as they come of "-", stdin.
 
     Args:
-      path: compressed or not.
+      path: compressed or not; a pipe; for rows also a folder or a glob.
       columns: {column: key} of rows, of stdin as JSONL; None for text, where each line is an "inputs".
 
     Raises:
-      JsonlError: there is no such file; or it names the line that cannot be used, or read.
+      JsonlError: there is nothing to read; or it names the line that cannot be used, or read.
     """
     from t5xpg.base import files, stores
-    from t5xpg.data import compressed, jsonl
+    from t5xpg.data import compressed, finding, jsonl
 
-    if path != "-" and columns:
-        yield from jsonl.read_rows([path], columns)
+    is_pipe = path == "-" or (not stores.is_url(path) and _is_special(path))
+    if columns and not is_pipe:
+        try:
+            yield from jsonl.read_rows([path], columns)
+        except finding.MissingFileError as error:
+            raise _missing(path, "this folder has no JSONL, JSON or Parquet") from error
         return
-    if path != "-" and not stores.is_url(path) and not files.exists(path):
-        advice = "Name one of text, JSONL, JSON or Parquet, or - for stdin"
-        raise jsonl.JsonlError(f"{path}: there is no such file. {advice}")
+    if not is_pipe and not stores.is_url(path) and not files.is_file(path):
+        raise _missing(path, "this is a folder")
     name, number = "stdin" if path == "-" else path, 0
     with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else compressed.open_binary(path) as file:
         try:
@@ -50,6 +53,21 @@ def read(path: str, columns: Mapping[str, str] | None) -> Iterator[Example]:
         except compressed.READ_ERRORS as error:
             found = f"cannot be read from here on ({type(error).__name__}: {error})"
             raise jsonl.JsonlError(f"{name}:{number + 1}: {found}. Fetch or prepare the file again") from error
+
+
+def _is_special(path: str) -> bool:
+    """Whether it is neither a file nor a folder: /dev/stdin, a named pipe, a shell's <(command)."""
+    from t5xpg.base import files
+
+    return files.exists(path) and not files.is_file(path) and not files.is_folder(path)
+
+
+def _missing(path: str, of_folder: str) -> ValueError:
+    from t5xpg.base import files
+    from t5xpg.data import jsonl
+
+    found = of_folder if files.is_folder(path) else "there is no such file"
+    return jsonl.JsonlError(f"{path}: {found}. Name one of text, JSONL, JSON or Parquet, or - for stdin")
 
 
 def batches(examples: Iterable[Example], size: int, wait: bool) -> Iterator[list[Example]]:

@@ -37,7 +37,7 @@ def add_common(parser: argparse.ArgumentParser, text: str, text_help: str) -> No
     add = parser.add_argument
     add("run_dir", metavar="RUN", help="a MODEL_DIR, whose latest checkpoint is taken")
     add("what", metavar=text, nargs="*", help=text_help)
-    add("--file", metavar="FILE", help="JSONL, JSON, Parquet or text by its name; - reads stdin as it comes")
+    add("--file", metavar="FILE", help="JSONL, JSON, Parquet or text by its name, a folder of rows; - reads stdin")
     add("--output", metavar="FILE", help="in place of stdout; as --jsonl does where it ends in .jsonl")
     add("--jsonl", action="store_true", help="write JSON, an object a line")
     add("--batch_size", type=int, default=8, metavar="N", help="computed at a time (8)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Sequence
 
 from t5xpg.base import files as stored
@@ -85,8 +86,9 @@ def _files_at(place: str) -> list[str]:
 
 
 def has_rows(path: str) -> bool:
-    """Whether the name of a file says JSONL, JSON or Parquet; one that does not is text."""
-    return stores.name(path).endswith((*packed(".jsonl"), *packed(".json"), parquet.SUFFIX))
+    """Whether it is a folder, or its name says JSONL, also x.jsonl-00000-of-00002, JSON or Parquet; else it is text."""
+    name = re.sub(r"\.jsonl-\d{5,}-of-\d{5,}", ".jsonl", stores.name(path))
+    return name.endswith((*packed(".jsonl"), *packed(".json"), parquet.SUFFIX)) or stored.is_folder(path)
 
 
 def split_files(files: Files, splits: Sequence[str]) -> dict[str, list[str]]:
