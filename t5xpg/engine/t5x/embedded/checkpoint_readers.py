@@ -29,7 +29,8 @@ from t5xpg.base import files, stores
 
 GROUP_BYTES = 2**30  # read at a time where arrays are cast: what is needed beyond the result
 
-OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOMEM}
+OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+OF_THE_MACHINE |= {errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN}  # a file system's server is gone
 
 
 class DamagedCheckpointError(ValueError):
@@ -163,17 +164,17 @@ def naming_damage(path: str):
     """Turns whatever a damaged file makes a reader raise into a DamagedCheckpointError that names the checkpoint.
 
     What says nothing about the checkpoint stays as it is: a store that fails, which is a StoreError, and a machine that
-    has no right, no memory, or too many open files (see OF_THE_MACHINE).
+    has no right, no memory, no connection, or too many open files (see OF_THE_MACHINE).
     """
     try:
         yield
     except (MemoryError, jax.errors.JaxRuntimeError):
         raise
     except Exception as error:  # Orbax raises no narrower class for a file that is cut short
-        if is_of_the_machine(error):
-            raise
         if stores.is_url(path) and stores.is_failure(error):
             raise stores.named(path, error) from error
+        if is_of_the_machine(error):
+            raise
         cause = str(error.__cause__ or error).strip().split("\n")[0] or type(error).__name__
         raise DamagedCheckpointError(f"{path} cannot be read: {cause}") from error
 
