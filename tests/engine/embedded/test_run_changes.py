@@ -3,8 +3,11 @@
 import re
 
 import gin
+import jax
+import numpy as np
 import pytest
 from conftest import TESTS
+from jax.experimental import multihost_utils
 
 import __main__
 from t5x import train
@@ -105,6 +108,14 @@ def test_nothing_is_said_of_a_new_run_or_the_same_or_one_without_gin(run, capsys
     gin.clear_config()
     assert not run_changes.review(str(run), allow_changes=False).bindings
     assert not capsys.readouterr().err
+
+
+def test_of_several_processes_the_first_decides_whether_there_is_a_run(run, monkeypatch):
+    config("BATCH_SIZE = 16")
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", np.zeros_like)  # the first finds no checkpoint
+    assert not run_changes.review(str(run), allow_changes=False).bindings
 
 
 def test_a_config_that_is_not_gin_is_named(run):

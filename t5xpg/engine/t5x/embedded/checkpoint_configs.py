@@ -12,7 +12,7 @@ from t5x.checkpoints import (
     RestoreStateTransformationFn,
     SaveStateTransformationFn,
 )
-from t5x.embedded.checkpoint_paths import all_steps, checkpoint_path, describe_steps, latest_in
+from t5x.embedded.checkpoint_paths import agreed_steps, checkpoint_path, describe_steps
 from t5x.embedded.checkpoint_restoring import AssignmentMap, drop_what_the_model_lacks
 from t5xpg.base import stores
 
@@ -107,11 +107,14 @@ class RestoreCheckpointConfig:
         )
 
     def checkpoint_paths(self) -> list[str]:
-        """Returns the checkpoints this configuration names, oldest first; none for a folder without any."""
+        """Returns the checkpoints this configuration names, oldest first; none for a folder without any.
+
+        Of several processes all must call it, and have the same from it (see `agreed_steps`).
+        """
         paths = [self.path] if isinstance(self.path, str) else list(self.path)
         if self.mode == "specific":
-            return [latest_in(path) for path in paths]
-        found = [checkpoint_path(folder, step) for folder in paths for step in all_steps(folder)]
+            return [checkpoint_path(path, steps[-1]) if (steps := agreed_steps(path)) else path for path in paths]
+        found = [checkpoint_path(folder, step) for folder in paths for step in agreed_steps(folder)]
         return found[-1:] if self.mode == "latest" else found
 
 

@@ -7,6 +7,7 @@ import os
 import re
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 from t5xpg.base import files, stores
@@ -22,6 +23,18 @@ def all_steps(checkpoints_dir: str) -> list[int]:
     """Returns the steps of the finished checkpoints in a folder, in increasing order; [] without a folder."""
     named = (re.fullmatch(r"checkpoint_(\d+)", name) for name in files.names_in(checkpoints_dir))
     return sorted(int(match[1]) for match in named if match and is_finished(os.path.join(checkpoints_dir, match[0])))
+
+
+def agreed_steps(checkpoints_dir: str) -> list[int]:
+    """Returns, in every process, the `all_steps` that process 0 finds; all processes must call it.
+
+    The others may find more or fewer: of a run that is saving, or where a network file system shows them an older list.
+    """
+    if jax.process_count() == 1:
+        return all_steps(checkpoints_dir)
+    steps = np.array(all_steps(checkpoints_dir) if jax.process_index() == 0 else [], np.int32)
+    count = int(multihost_utils.broadcast_one_to_all(np.int32(len(steps))))
+    return multihost_utils.broadcast_one_to_all(np.resize(steps, count)).tolist()
 
 
 def latest_step(checkpoints_dir: str) -> int | None:

@@ -12,6 +12,7 @@ import errno
 import math
 import os
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -188,6 +189,7 @@ def raised_by_all(path: str) -> Iterator[None]:
 
     Raises:
       DamagedCheckpointError: the block raised it here, or in another process.
+      ValueError: the processes read checkpoints of different names.
     """
     error = None
     try:
@@ -195,7 +197,11 @@ def raised_by_all(path: str) -> Iterator[None]:
     except DamagedCheckpointError as raised:
         error = raised
     if jax.process_count() > 1:
-        by = np.flatnonzero(multihost_utils.process_allgather(np.array(error is not None)))
+        found = np.array([error is not None, zlib.crc32(stores.name(path).encode())], np.uint32)
+        failed, names = multihost_utils.process_allgather(found).T
+        if (names != names[0]).any():
+            raise ValueError(f"The processes of this run read different checkpoints, this one {path}; start it again.")
+        by = np.flatnonzero(failed)
         if by.size and error is None:
             raise DamagedCheckpointError(f"{path} cannot be read by process {by[0]}")
     if error is not None:

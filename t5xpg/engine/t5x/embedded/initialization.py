@@ -13,6 +13,7 @@ from t5x import checkpoints
 from t5x.checkpoints import OrbaxCheckpointManagerInterface
 from t5x.embedded import checkpoint_paths
 from t5x.embedded.checkpoint_configs import RestoreCheckpointConfig, SaveCheckpointConfig
+from t5x.embedded.checkpoint_readers import raised_by_all
 from t5x.train_state import FlaxOptimTrainState, InferenceState
 
 
@@ -167,7 +168,8 @@ def restore_from(
 
 
 def lacks_optimizer(path: str) -> bool:
-    reader = checkpoints.open_checkpoint(checkpoint_paths.latest_in(path))
+    with raised_by_all(path):
+        reader = checkpoints.open_checkpoint(checkpoint_paths.latest_in(path))
     return not any(name.startswith("state/param_states") for name in reader.arrays)
 
 

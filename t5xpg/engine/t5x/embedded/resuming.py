@@ -11,7 +11,7 @@ import jax
 from t5x import checkpoints
 from t5x.embedded import console, data_position, initialization
 from t5x.embedded.checkpoint_configs import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
-from t5x.embedded.checkpoint_paths import step_of
+from t5x.embedded.checkpoint_paths import agreed_steps, step_of
 from t5x.embedded.initialization import TrainStateInitializer
 
 
@@ -44,10 +44,10 @@ class Restorer:
         The state is the latest in model_dir, else that of the checkpoint asked for, else a new one.
         """
         cfg, model_dir = self.checkpoint_cfg.restore, self.model_dir
-        if checkpoints.all_steps(model_dir):
+        if steps := agreed_steps(model_dir):
             if cfg and cfg.path:
                 console.say(f"Note: {model_dir} holds a run already; {cfg.path} is not read again.")
-            state, path = self._latest()
+            state, path = self._latest(steps)
             console.say(f"Continuing from step {int(state.step):,} ({path})")
             return state, path, self.first_step()
         if path := self.initial_checkpoint():
@@ -84,10 +84,10 @@ class Restorer:
 
         return data_position.first_step(self.model_dir, of_its_name)
 
-    def _latest(self) -> tuple[Any, str]:
-        """Returns (state, path) of the newest checkpoint that can be read; damaged ones are put aside."""
+    def _latest(self, steps: list[int]) -> tuple[Any, str]:
+        """Returns (state, path) of the newest checkpoint of `steps` that can be read; damaged ones are put aside."""
         cfg, damaged = self._resuming_cfg(), []
-        for step in reversed(checkpoints.all_steps(self.model_dir)):
+        for step in reversed(steps):
             path = checkpoints.checkpoint_path(self.model_dir, step)
             try:
                 state = self._read(path, cfg)

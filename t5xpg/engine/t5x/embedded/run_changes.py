@@ -16,7 +16,7 @@ import jax
 from gin import config_parser
 
 from t5x.embedded import console
-from t5x.embedded.checkpoint_paths import all_steps
+from t5x.embedded.checkpoint_paths import agreed_steps
 from t5xpg.base import files
 
 CONFIG_NAME = "config.gin"
@@ -75,7 +75,7 @@ def review(model_dir: str, allow_changes: bool) -> Changes:
       ValueError: data, lengths, batch size, vocabulary or network differ, and `allow_changes` is not set.
     """
     path = os.path.join(model_dir, CONFIG_NAME)
-    if not all_steps(model_dir) or not files.exists(path):
+    if not agreed_steps(model_dir) or not files.exists(path):
         return Changes()
     before = parse(files.read_text(path), path)
     now = parse(gin.config_str(), "the recipe")
