@@ -28,6 +28,9 @@ class Position:
             next(self.rows)
 
     def restore(self, prefix: str) -> None:
+        if Path(prefix + ".index").read_bytes():
+            next(self.rows)
+            raise tf.errors.DataLossError(None, None, "it is cut short")
         self.restored = prefix
 
     def take(self, count: int) -> list[int]:
@@ -66,6 +69,10 @@ def store_position(model_dir: Path, step: int, part: int = 0, parts: int = 1) ->
     folder.mkdir(parents=True)
     (folder / f"train_ds-{part:03}-of-{parts:03}.index").touch()
     return str(folder / f"train_ds-{part:03}-of-{parts:03}")
+
+
+def damage(prefix: str) -> None:
+    Path(prefix + ".index").write_text("damaged")
 
 
 @pytest.mark.parametrize("rest", [0, 12])
@@ -141,6 +148,29 @@ def test_another_runs_place_is_found_again_only_where_it_is_stored(tmp_path):
     assert go_on(tmp_path, 12, batch_size=4).take(1) == [8]
 
 
+def test_a_damaged_place_is_found_again_by_reading(tmp_path, capsys):
+    begin(tmp_path, batch_size=8)
+    damage(store_position(tmp_path, 10))
+    found = go_on(tmp_path, 10)
+    assert found.restored is None and found.take(2) == [80, 81]
+    said = "checkpoint_10 cannot be read: its position in the data (it is cut short); the training data is read up to"
+    assert said in capsys.readouterr().err
+    assert go_on(tmp_path, 20).take(1) == [160]
+
+
+@pytest.mark.parametrize("how", [{"seed": None}, {"at_another_runs_place": True}])
+def test_a_damaged_place_that_reading_does_not_find_is_refused(tmp_path, how, capsys):
+    begin(tmp_path, **how)
+    damage(store_position(tmp_path, 10))
+    seed = how.get("seed", 0)
+    with pytest.raises(
+        ValueError, match=r"cut short\)\. Move that checkpoint elsewhere to .*, or pass --allow_changes"
+    ):
+        go_on(tmp_path, 10, seed=seed)
+    assert go_on(tmp_path, 10, seed=seed, allow_changes=True).take(1) == [0]
+    assert "The training data starts over, as " in capsys.readouterr().err
+
+
 def test_data_without_a_seed_or_a_place_starts_over_and_says_so(tmp_path, capsys):
     begin(tmp_path, seed=None)
     assert go_on(tmp_path, 10, seed=None, parts=2).take(1) == [0]
@@ -178,3 +208,12 @@ def test_a_run_that_kept_no_position_has_as_many_shards_as_its_checkpoint_stores
     (tmp_path / "neither" / "checkpoint_6").mkdir(parents=True)
     go_on(tmp_path / "neither", 6, parts=2)
     assert "how many processes read the data before; it is taken as 2\n" in capsys.readouterr().err
+
+
+def test_what_was_assumed_of_a_run_holds_for_later_starts_once_one_goes_on(tmp_path):
+    begin(tmp_path / "kept", parts=2)
+    with pytest.raises(ValueError, match="3 shards do not divide BATCH_SIZE 8"):
+        go_on(tmp_path, 6, parts=3)
+    assert data_position.read(str(tmp_path)) == []
+    go_on(tmp_path, 6, parts=2)
+    assert go_on(tmp_path, 8).take(16) == go_on(tmp_path / "kept", 8).take(16)

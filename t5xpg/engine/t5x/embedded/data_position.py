@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from t5x.embedded import console
 from t5x.embedded.checkpoint_datasets import restore_dataset
+from t5x.embedded.checkpoint_readers import DamagedCheckpointError
 from t5x.embedded.datasets import DatasetConfig, TrainIterator
 from t5x.embedded.run_changes import Changes
 from t5xpg.base import files
@@ -63,6 +64,11 @@ def write(model_dir: str, readings: list[Reading]) -> None:
     if jax.process_index() == 0:
         lines = [json.dumps(dataclasses.asdict(reading)) + "\n" for reading in readings]
         files.write_whole(os.path.join(model_dir, FILE_NAME), "".join(lines))
+
+
+def with_reading(earlier: list[Reading], now: Reading) -> list[Reading]:
+    """Returns a run's ways of reading with that from its step `now.step` on; the first one stays, for its step."""
+    return [*([reading for reading in earlier if reading.step < now.step] or earlier[:1]), now]
 
 
 def stored_shards(checkpoint: str) -> int | None:
@@ -122,25 +128,31 @@ class TrainingData:
         Raises:
           ValueError: the position cannot be found again; not with `allow_changes`, with which the data starts over.
         """
+        kept: list[Reading] = []
+        readings = [self._reading(step, None if at_another_runs_place else 0, self.layout.num_shards)]
         if checkpoint is not None:
-            return self._go_on(train_iter, step, checkpoint, began, changes)
-        write(self.model_dir, [self._reading(step, None if at_another_runs_place else 0, self.layout.num_shards)])
+            kept = read(self.model_dir)
+            before = kept or [self._assumed(checkpoint, began, changes)]
+            train_iter, readings = self._go_on(train_iter, step, checkpoint, before, changes)
+        if readings != kept:
+            write(self.model_dir, readings)
         return train_iter
 
+    def _assumed(self, checkpoint: str, began: int, changes: Changes) -> Reading:
+        """Returns how a run that kept no position, as one of T5X, has read its data."""
+        processes = stored_shards(checkpoint)
+        if not processes:
+            processes = self.layout.num_shards
+            console.say(f"Nothing tells how many processes read the data before; it is taken as {processes}")
+        return Reading(began, 0, changes.batch_size or self.cfg.batch_size, processes, processes)
+
     def _go_on(
-        self, train_iter: TrainIterator, step: int, checkpoint: str, began: int, changes: Changes
-    ) -> TrainIterator:
+        self, train_iter: TrainIterator, step: int, checkpoint: str, readings: list[Reading], changes: Changes
+    ) -> tuple[TrainIterator, list[Reading]]:
+        """Returns the iterator, and the ways of reading from now on, of a run that has had `readings`."""
         size, seed, processes = self.cfg.batch_size, self.cfg.seed, self.layout.num_shards
-        readings = read(self.model_dir)
-        if not readings:
-            before = stored_shards(checkpoint)
-            if not before:
-                console.say(f"Nothing tells how many processes read the data before; it is taken as {processes}")
-            before = before or processes
-            readings = [Reading(began, 0, changes.batch_size or size, before, before)]
+        # The checkpoints of later ones could not be read.
         earlier = [reading for reading in readings if reading.step <= step] or readings[:1]
-        if earlier != readings:  # the checkpoints of later ones could not be read
-            write(self.model_dir, earlier)
         last = earlier[-1]
         done, now = last.examples_at(step), self._reading(step, None, processes if seed is None else last.shards)
         same = dataclasses.replace(last, step=step, examples=None) == now and not changes.is_other_data
@@ -148,14 +160,24 @@ class TrainingData:
         same = same and (last.step < step or len(earlier) == 1)
         if size % now.shards:
             return self._start_over(train_iter, step, earlier, f"{now.shards} shards do not divide BATCH_SIZE {size}")
-        if seed is not None and done is not None:
-            train_iter = self._arranged(train_iter, now.shards, done % size)
-        if same and restore_dataset(checkpoint, train_iter, self.layout):
-            console.say("Restored the position in the training data")
-            return train_iter
+        why, instead = "it was stored for other data, batches or processes", "Go on as before"
+        found_by_reading, rest = seed is not None and done is not None, (done or 0) % size
+        if found_by_reading:
+            train_iter = self._arranged(train_iter, now.shards, rest)
+        try:
+            if same and restore_dataset(checkpoint, train_iter, self.layout):
+                console.say("Restored the position in the training data")
+                return train_iter, earlier
+        except DamagedCheckpointError as error:
+            # Another one, as this may have moved.
+            train_iter = self.make_iterator(self.get_dataset(self.layout.shard_id, processes))
+            if found_by_reading:
+                console.say(f"{error}; the training data is read up to there instead")
+                train_iter = self._arranged(train_iter, now.shards, rest)
+            why, instead = f"{error}", "Move that checkpoint elsewhere to go on from an earlier one"
         was_stored = files.is_folder(os.path.join(checkpoint, "dataset"))
         if done is None or (seed is None and was_stored):
-            return self._start_over(train_iter, step, earlier, "it was stored for other data, batches or processes")
+            return self._start_over(train_iter, step, earlier, why, instead)
         if seed is None:
             console.say("The training data has no seed: it starts over, in a new order")
         elif done:
@@ -163,27 +185,22 @@ class TrainingData:
             train_iter.skip(done // size)
             seconds = time.time() - tick
             console.say(f"Read past the first {done:,} examples in {seconds:.1f} s (save_dataset avoids this)")
-        if not same:
-            self._note(earlier, dataclasses.replace(now, examples=done))
-        return train_iter
+        return train_iter, earlier if same else with_reading(earlier, dataclasses.replace(now, examples=done))
 
     def _reading(self, step: int, examples: int | None, shards: int) -> Reading:
         return Reading(step, examples, self.cfg.batch_size, shards, self.layout.num_shards)
 
-    def _start_over(self, train_iter: TrainIterator, step: int, earlier: list[Reading], why: str) -> TrainIterator:
-        """Starts the data at its beginning, if that is allowed."""
+    def _start_over(
+        self, train_iter: TrainIterator, step: int, earlier: list[Reading], why: str, instead: str = "Go on as before"
+    ) -> tuple[TrainIterator, list[Reading]]:
+        """Starts the data at its beginning, if that is allowed; returns what `_go_on` does."""
         if not self.allow_changes:
             raise ValueError(
-                f"{self.model_dir}: the position in the training data cannot be found again, as {why}. Go on as "
-                "before, or pass --allow_changes to start the data over."
+                f"{self.model_dir}: the position in the training data cannot be found again, as {why}. "
+                f"{instead}, or pass --allow_changes to start the data over."
             )
         console.say(f"The training data starts over, as {why}")
-        self._note(earlier, self._reading(step, 0, self.layout.num_shards))
-        return train_iter
-
-    def _note(self, earlier: list[Reading], now: Reading) -> None:
-        kept = [reading for reading in earlier if reading.step < now.step] or earlier[:1]
-        write(self.model_dir, [*kept, now])
+        return train_iter, with_reading(earlier, self._reading(step, 0, self.layout.num_shards))
 
     def _arranged(self, train_iter: TrainIterator, shards: int, rest: int) -> TrainIterator:
         """Returns an iterator over this process's part of batches made of `shards`, the first `rest` examples left out.
