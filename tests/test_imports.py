@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import syntax_trees
 from conftest import TESTS
 
 PACKAGE = TESTS.parent / "t5xpg"
@@ -53,7 +54,7 @@ ENGINE_LAYERS = (
 def imported(path) -> set[str]:
     """Returns what a file imports anywhere, each name of `from a import b` as a.b."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(syntax_trees.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

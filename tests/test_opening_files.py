@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
+import syntax_trees
 
 ROOT = Path(__file__).parents[1]
 FUNCTIONS = {
@@ -65,7 +66,7 @@ def name_of(node: ast.expr) -> str:
 
 def local_calls(source: str) -> list[str]:
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(syntax_trees.parse(source)):
         if isinstance(node, ast.Call):
             name = name_of(node.func)
             module, _, function = name.rpartition(".")

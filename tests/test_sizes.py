@@ -3,6 +3,7 @@
 import ast
 
 import pytest
+import syntax_trees
 from conftest import TESTS
 
 ROOT = TESTS.parent
@@ -21,5 +22,5 @@ def lines_of_body(function: ast.FunctionDef) -> int:
 def test_sizes(path):
     text = path.read_text(encoding="utf-8")
     assert text.count("\n") <= FILE_LINES
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in ast.walk(syntax_trees.parse(text)) if isinstance(node, ast.FunctionDef)]
     assert not {node.name for node in functions if lines_of_body(node) > FUNCTION_LINES}
