@@ -216,7 +216,7 @@ def move(path: str | os.PathLike, target: str | os.PathLike) -> None:
         system.rm(found)
 
 
-def create(path: str | os.PathLike, content: str) -> None:
+def create(path: str | os.PathLike, content: bytes) -> None:
     """Writes a small file that must not be there yet.
 
     Args:
@@ -227,18 +227,13 @@ def create(path: str | os.PathLike, content: str) -> None:
       FileExistsError: it is. A store that knows conditions (GCS, S3) decides between two that try at once.
     """
     if not is_url(path):
-        with open(absolute(path), "x", encoding="utf-8") as file:
+        with open(absolute(path), "xb") as file:
             file.write(content)
-        return
-    with named_errors(path):
-        try:
-            file_system(path).pipe_file(absolute(path), content.encode(), mode="create")
-        except FileExistsError:
-            if read_text(path) != content:
-                raise
+    elif not _write_on_condition(path, content, None):
+        raise FileExistsError(f"{path}: another process has written it")
 
 
-def replace(path: str | os.PathLike, content: str, found: Status) -> None:
+def replace(path: str | os.PathLike, content: bytes, found: Status) -> None:
     """Overwrites a small file at gs:// or s3:// that nobody else may have written since.
 
     Args:
@@ -249,35 +244,42 @@ def replace(path: str | os.PathLike, content: str, found: Status) -> None:
     Raises:
       ChangedError: the file is not `found` any more, or is gone.
     """
+    if not _write_on_condition(path, content, found.version):
+        raise ChangedError(f"{path}: another process has written or removed it. Start again")
+
+
+def _write_on_condition(path: str | os.PathLike, content: bytes, version: str | None) -> bool:
+    """Whether an object now is what it was to be; see `conditional.write`."""
     with named_errors(path):
-        if conditional.overwrite(absolute(path), content.encode(), found.version):
-            return
+        if conditional.write(absolute(path), content, version):
+            return True
         with contextlib.suppress(MissingError):
-            if read_text(path) == content:
-                return
-    raise ChangedError(f"{path}: another process has written or removed it. Start again")
+            return read_bytes(path) == content
+    return False
 
 
 def append(path: str | os.PathLike, text: str) -> None:
     """Adds text to the end of a small file, which is made if need be; what others add meanwhile stays.
 
-    An object cannot be added to: it is read and replaced, once more where another process has just done so.
+    An object cannot be added to: it is read and replaced, up to five times where another process has just done so.
 
     Args:
       path: of the file, at gs:// or s3://.
-      text: as the content of `create`.
+      text: as the content of `create`; what UTF-8 cannot say of it is escaped.
 
     Raises:
       FileExistsError, ChangedError: others did so each time.
     """
 
+    content = text.encode(errors="backslashreplace")
+
     def attempt() -> None:
         try:
             found = status(path)
         except MissingError:
-            create(path, text)
+            create(path, content)
         else:
-            replace(path, read_text(path) + text, found)
+            replace(path, read_bytes(path) + content, found)
 
     for _ in range(4):
         with contextlib.suppress(FileExistsError, ChangedError):

@@ -371,7 +371,7 @@ def _lock(path: Path, locks: contextlib.ExitStack) -> None:
     if stores.is_url(path):
         owner = f"process {os.getpid()} on {socket.gethostname()}, {uuid.uuid4().hex}"
         try:
-            files.create(path, owner)
+            files.create(path, owner.encode())
         except FileExistsError:
             holder = files.read_text(path).rpartition(",")[0]
             raise CacheError(f"{taken}; if {holder}, has died, remove {path}") from None

@@ -84,9 +84,9 @@ def test_an_unknown_bucket_is_one_line(stores):
 
 
 def test_a_file_is_created_once(bucket):
-    files.create(f"{bucket}/lock", "mine")
+    files.create(f"{bucket}/lock", b"mine")
     with pytest.raises(FileExistsError):
-        files.create(f"{bucket}/lock", "yours")
+        files.create(f"{bucket}/lock", b"yours")
     assert files.read_text(f"{bucket}/lock") == "mine"
 
 

@@ -47,11 +47,21 @@ def test_a_file_is_created_once_however_often_the_request_is_sent(stores, scheme
     bucket = emulators.new_bucket(scheme)
     with faulty_store(stores, scheme, every=2, faults=[fault]) as proxy:
         for number in range(3):
-            files.create(f"{bucket}/lock-{number}", "mine")
+            files.create(f"{bucket}/lock-{number}", b"mine")
             with pytest.raises(FileExistsError):
-                files.create(f"{bucket}/lock-{number}", "yours")
+                files.create(f"{bucket}/lock-{number}", b"yours")
             assert files.read_text(f"{bucket}/lock-{number}") == "mine"
     assert proxy.faults
+
+
+def test_a_refusal_that_does_not_say_which_condition_failed_is_one(stores):
+    path = f"{emulators.new_bucket('s3')}/lock"
+    files.write_whole(path, "mine")
+    with faulty_store(stores, "s3", every=1, faults=["412"], only=lambda method, _: method == "PUT") as proxy:
+        files.create(path, b"mine")
+        with pytest.raises(FileExistsError, match=rf"^{path}: another process"):
+            files.create(path, b"yours")
+    assert len(proxy.faults) == 2
 
 
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
@@ -61,13 +71,13 @@ def test_a_file_is_replaced_only_as_it_was_found_however_often_the_request_is_se
     with faulty_store(stores, scheme, every=2) as proxy:
         for number in range(5):
             found = files.status(path)
-            files.replace(path, f"mine {number}", found)
+            files.replace(path, f"mine {number}".encode(), found)
             with pytest.raises(files.ChangedError, match=rf"^{path}: another process"):
-                files.replace(path, "yours", found)
+                files.replace(path, b"yours", found)
             assert files.read_text(path) == f"mine {number}"
         files.remove(path)
         with pytest.raises(files.ChangedError):
-            files.replace(path, "yours", found)
+            files.replace(path, b"yours", found)
         assert not files.exists(path)
     assert {fault.split(":")[0] for fault in proxy.faults} == set(FAULTS)
 

@@ -86,7 +86,7 @@ def test_a_damaged_record_and_another_writer_are_one_line(stores, bucket, patter
     scheme = bucket.split(":")[0]
     of_spans = task(f"stored:{scheme}_damaged", pattern)
     folder = f"{bucket}/c/stored/{scheme}_damaged"
-    files.create(f"{folder}/unfinished/lock", "process 7 on elsewhere, 1")
+    files.create(f"{folder}/unfinished/lock", b"process 7 on elsewhere, 1")
     refused = pytest.raises(
         offline_cache.CacheError, match="another process is writing .* if process 7 on elsewhere, has"
     )

@@ -30,19 +30,19 @@ def test_two_starts_keep_each_other_s_lines(bucket):
 
 
 def test_lines_that_came_while_others_were_written_stay(bucket, monkeypatch):
-    path, read, others = f"{bucket}/train.log", files.read_text, ["b\n", "c\n"]
+    path, read, others = f"{bucket}/train.log", files.read_bytes, [b"b\n", b"c\n"]
     files.write_whole(path, "a\n")
 
     def read_while_another_writes(path):
-        text = read(path)
+        content = read(path)
         if others:
-            files.write_whole(path, text + others.pop(0))
-        return text
+            files.write_whole(path, content + others.pop(0))
+        return content
 
-    monkeypatch.setattr(files, "read_text", read_while_another_writes)
+    monkeypatch.setattr(files, "read_bytes", read_while_another_writes)
     files.append(path, "d\n")
-    assert read(path) == "a\nb\nc\nd\n"
-    others.extend("x" * 20)
+    assert read(path) == b"a\nb\nc\nd\n"
+    others.extend([b"x"] * 20)
     with pytest.raises(files.ChangedError):
         files.append(path, "e\n")
 

@@ -107,8 +107,8 @@ class StoreLock:
         except OSError as error:  # the next renewal is soon; until the lock is stale nothing is lost
             logging.warning("%s was not renewed: %s", self._path, error)
 
-    def _content(self) -> str:
-        return json.dumps(self._owner | {"renewed": self._clock()})
+    def _content(self) -> bytes:
+        return json.dumps(self._owner | {"renewed": self._clock()}).encode()
 
     def _check_dead(self, holder: Mapping[str, Any]) -> None:
         """Raises ValueError unless the run that holds the lock has ended, as far as can be known."""
