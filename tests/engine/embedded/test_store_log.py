@@ -1,6 +1,7 @@
 """A log at a URL: every start's lines stay, in whatever order they are sent, and the last ones before a sudden end."""
 
 import logging
+import threading
 
 import pytest
 
@@ -62,6 +63,31 @@ def test_what_a_store_does_not_take_comes_with_the_next_lines(monkeypatch):
     handler.try_to_send()
     handler.close()
     assert sent == ["one\ngs://b/train.log was not sent: gs://b/train.log: the store failed\n"]
+
+
+def test_what_is_not_utf_8_keeps_no_line_from_the_log_and_closing_twice_is_nothing(bucket):
+    path = f"{bucket}/train.log"
+    files.write_whole(path, b"\xff\n")
+    handler = store_log.StoreLogHandler(path)
+    handler.emit(record("\ud800 é"))
+    handler.close()
+    handler.close()
+    assert files.read_bytes(path) == b"\xff\n\\ud800 " + "é\n".encode()
+
+
+def test_a_log_whose_request_is_never_answered_is_closed_all_the_same(monkeypatch):
+    monkeypatch.setattr(files, "exists", lambda path: False)
+    monkeypatch.setattr(store_log, "SEND_PERIOD", 0.1)
+    asked, answer = threading.Event(), threading.Event()
+    monkeypatch.setattr(files, "append", lambda path, text: (asked.set(), answer.wait()))
+    handler = store_log.StoreLogHandler("gs://b/train.log")
+    handler.emit(record("one"))
+    assert asked.wait(60)
+    closing = threading.Thread(target=handler.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    assert not closing.is_alive()
+    answer.set()
 
 
 def test_the_log_is_sent_before_a_sudden_end_but_not_waited_for_long(bucket, monkeypatch):

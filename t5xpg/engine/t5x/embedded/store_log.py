@@ -28,7 +28,7 @@ class StoreLogHandler(logging.Handler):
         files.exists(path)
         self._path, self._lines = path, list[str]()
         self._sending = threading.Lock()
-        self._closed = threading.Event()
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep_sending, name="log", daemon=True)
         self._thread.start()
 
@@ -43,16 +43,15 @@ class StoreLogHandler(logging.Handler):
                 del self._lines[:count]
 
     def close(self) -> None:
-        """Sends the rest; to be called while threads can still be started, before Python ends."""
-        if not self._closed.is_set():
-            self._closed.set()
-            self._thread.join()
-            self.try_to_send()
+        """Sends the rest, for a minute at most; to be called while threads can be started, before Python ends."""
+        self._ended.set()
+        self._thread.join(SEND_PERIOD)
         super().close()
 
     def _keep_sending(self) -> None:
-        while not self._closed.wait(SEND_PERIOD):
+        while not self._ended.wait(SEND_PERIOD):
             self.try_to_send()
+        self.try_to_send()
 
     def try_to_send(self) -> None:
         try:
