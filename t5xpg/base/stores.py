@@ -152,14 +152,14 @@ def _file_system(name: str, process: int) -> Any:  # noqa: ARG001, a forked proc
             importlib.import_module(module)
         except ImportError as error:
             raise ValueError(f"{name}:// needs the package {module}; pip install 't5xpg[{extra}]'.") from error
+    import aiohttp
     import fsspec
 
+    timeout = aiohttp.ClientTimeout(sock_connect=30, sock_read=60)  # s3fs has one of its own
     for protocol in ("gs", "gcs", "s3"):
         fsspec.config.conf.setdefault(protocol, {}).setdefault("use_listings_cache", False)
+    fsspec.config.conf["gs"].setdefault("requests_timeout", timeout)
     if name in ("https", "http"):
-        import aiohttp
-
-        timeout = aiohttp.ClientTimeout(sock_connect=30, sock_read=60)
         return fsspec.filesystem("https", client_kwargs={"trust_env": True, "timeout": timeout})
     return fsspec.filesystem(name)
 

@@ -83,6 +83,11 @@ def test_an_unknown_bucket_is_one_line(stores):
             files.read_bytes(f"{bucket}/x")
 
 
+def test_a_request_without_an_answer_has_an_end(bucket):
+    system = stores.file_system(bucket)
+    assert (system.requests_timeout.sock_read if bucket.startswith("gs:") else system.s3.meta.config.read_timeout) <= 60
+
+
 def test_a_file_is_created_once(bucket):
     files.create(f"{bucket}/lock", b"mine")
     with pytest.raises(FileExistsError):
