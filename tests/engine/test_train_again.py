@@ -138,3 +138,16 @@ def test_a_run_that_is_refused_leaves_no_lock(bucket, corpus):
         with pytest.raises(ValueError, match=r"^\['\.lock'\]$"):
             train.train(**{**settings, "verify_matching_vocabs_fn": refuse})
         assert files.names_in(bucket) == []
+
+
+def test_nothing_is_saved_where_another_run_has_taken_the_folder_while_this_one_slept(tmp_path):
+    def check_now():
+        raise ValueError("no longer this run's")
+
+    lock = types.SimpleNamespace(check=lambda: None, check_now=check_now)
+    data = types.SimpleNamespace(reading=False)
+    run = train.TrainingRun(None, None, None, data, {}, {}, str(tmp_path), lock)
+    run._save(1)  # it has nothing to save to
+    run._manager = types.SimpleNamespace()
+    with pytest.raises(ValueError, match="no longer this run's"):
+        run._save(1)

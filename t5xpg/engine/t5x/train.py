@@ -190,6 +190,7 @@ class TrainingRun:
         self._actions = {trainer_lib.ActionMode[mode]: chosen for mode, chosen in actions.items()}
         self._model_dir = model_dir
         self._check_lock = getattr(lock, "check", lambda: None)  # raises once another run has taken MODEL_DIR
+        self._check_lock_now = getattr(lock, "check_now", lambda: None)
         self.save_cfg: SaveCheckpointConfig | None = SaveCheckpointConfig()
         self._why_no_example: Callable[[], str | None] | None = None
         self._decode: Callable | None = None
@@ -275,7 +276,7 @@ class TrainingRun:
             return
         if self.save_cfg.save_dataset and self._train_iter.reading:
             return  # a signal ended the wait for a batch, and where that leaves the data cannot be known
-        self._check_lock()
+        self._check_lock_now()
         self._loss_watch.check(self._trainer.train_state, step)
         tick = time.time()
         best_checkpoints.send_metrics(self._trainer, self._manager)

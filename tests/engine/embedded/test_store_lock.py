@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -90,15 +91,89 @@ def test_where_nothing_can_be_written_is_one_line(stores):
         folder_lock.lock_folder("https://host/run")
 
 
-def test_a_lock_that_cannot_be_read_back_is_not_left(bucket, monkeypatch):
-    def read(path):
-        if files.exists(path):
-            raise stores.StoreError(f"{path}: the store failed")
+def test_a_lock_that_cannot_be_read_back_may_be_another_s_by_then(bucket, monkeypatch):
+    def read_late(path):
+        write_holder(bucket)
+        raise stores.StoreError(f"{path}: the store failed")
 
-    monkeypatch.setattr(store_lock, "read_holder", read)
-    with pytest.raises(stores.StoreError, match="the store failed"):
+    with monkeypatch.context() as patch, pytest.raises(stores.StoreError, match="the store failed"):
+        patch.setattr(store_lock, "read_holder", read_late)
         store_lock.StoreLock(f"{bucket}/.lock", Clock())
+    assert store_lock.read_holder(f"{bucket}/.lock")["id"] == "other"
+
+
+def test_a_lock_that_its_run_removes_as_another_takes_it_is_the_other_s(bucket, monkeypatch):
+    look = store_lock.look
+    removals = iter([files.remove])
+
+    def look_while_it_is_removed(path):
+        seen = look(path)
+        next(removals, str)(path)
+        return seen
+
+    write_holder(bucket, machine="elsewhere", renewed=Clock.now - store_lock.STALE)
+    monkeypatch.setattr(store_lock, "look", look_while_it_is_removed)
+    store_lock.StoreLock(f"{bucket}/.lock", Clock()).close()
+
+
+def test_a_run_that_slept_looks_whose_the_lock_is_before_it_saves(bucket):
+    """Nothing has renewed it meanwhile, or a renewal has got no answer yet."""
+    clock = Clock()
+    with store_lock.StoreLock(f"{bucket}/.lock", clock) as lock:
+        clock.now += store_lock.RENEWAL
+        lock.check_now()
+        assert store_lock.read_holder(f"{bucket}/.lock")["renewed"] == Clock.now
+        clock.now += store_lock.STALE
+        lock.check_now()
+        assert store_lock.read_holder(f"{bucket}/.lock")["renewed"] == clock.now
+        clock.now += store_lock.STALE
+        write_holder(bucket, host="elsewhere")
+        lock.check()
+        with pytest.raises(ValueError, match="is no longer this run's: process .* on elsewhere"):
+            lock.check_now()
+
+
+def test_a_renewal_that_overtakes_an_earlier_one_of_the_same_run_loses_nothing(bucket, monkeypatch):
+    replace = files.replace
+    with store_lock.StoreLock(f"{bucket}/.lock", Clock()) as lock:
+
+        def replace_after_a_late_request(path, content, found):
+            replace(path, content + b" ", found)
+            replace(path, content, found)
+
+        monkeypatch.setattr(files, "replace", replace_after_a_late_request)
+        lock.renew()
+        lock.check()
     assert files.names_in(bucket) == []
+
+
+def test_a_lock_that_cannot_be_removed_fails_no_run_and_is_free_once_stale(bucket, monkeypatch, caplog):
+    path, clock = f"{bucket}/.lock", Clock()
+
+    def fail(path):
+        raise stores.StoreError(f"{path}: the store failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "remove", fail)
+        store_lock.StoreLock(path, clock).close()
+    assert f"{path} was not removed, and counts as dead after 70 s: {path}: the store failed" in caplog.text
+    with pytest.raises(ValueError, match=rf"^Another run, process {os.getpid()} on "):
+        store_lock.StoreLock(path, clock)
+    clock.now += store_lock.STALE
+    store_lock.StoreLock(path, clock).close()
+
+
+def test_a_renewal_without_an_answer_keeps_no_run_from_ending(bucket, monkeypatch):
+    asked, answer = threading.Event(), threading.Event()
+    monkeypatch.setattr(store_lock, "RENEWAL", 0.1)
+    monkeypatch.setattr(store_lock.StoreLock, "renew", lambda lock: (asked.set(), answer.wait()))
+    lock = store_lock.StoreLock(f"{bucket}/.lock")
+    assert asked.wait(60)
+    closing = threading.Thread(target=lock.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    assert not closing.is_alive()
+    answer.set()
 
 
 def test_of_two_that_take_over_the_same_dead_run_s_lock_one_gets_it(bucket, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -40,18 +41,14 @@ class StoreLock:
     def __init__(self, path: str, clock: Callable[[], float] = time.time):
         self._path, self._clock = path, clock
         self._owner = {"id": uuid.uuid4().hex, **this_process(), "since": clock()}
-        self._lost = ""
-        try:
-            self._take()
-        except (FileExistsError, files.ChangedError):
-            raise self._refusal(read_holder(path) or {}) from None
-        try:
-            holder = read_holder(path) or {}
-        except BaseException:
-            files.remove(path)
-            raise
-        if holder.get("id") != self._owner["id"]:
-            raise self._refusal(holder)
+        self._renewed, self._lost = 0.0, ""
+        for _ in range(2):  # once more where the lock was removed meanwhile
+            with contextlib.suppress(FileExistsError, files.ChangedError):
+                self._take()
+            if holder := read_holder(path):
+                break
+        if not self._owns(holder):
+            raise self._refusal(holder or {})
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lock", daemon=True)
         self._thread.start()
@@ -67,14 +64,25 @@ class StoreLock:
         if self._lost:
             raise ValueError(self._lost)
 
+    def check_now(self) -> None:
+        """As `check`; renews the lock first if that is overdue, as after a request without an answer or a sleep.
+
+        Raises:
+          StoreError: the store cannot be asked.
+        """
+        if self._clock() - self._renewed > STALE - RENEWAL:
+            self.renew()
+        self.check()
+
     def renew(self) -> None:
         """Writes the time into the lock, if it is still this run's."""
         found, holder = look(self._path)
-        if found and (holder or {}).get("id") == self._owner["id"]:
+        if found and self._owns(holder):
             with contextlib.suppress(files.ChangedError):
-                files.replace(self._path, self._content(), found)
-                return
+                return self._write(functools.partial(files.replace, found=found))
             holder = read_holder(self._path)
+            if self._owns(holder):  # an earlier renewal, whose answer was lost, or the other thread's
+                return
         whose = describe(holder) if holder else "it is not there any more"
         self._lost = f"The lock {self._path} is no longer this run's: {whose}. Start the command again later."
 
@@ -83,19 +91,30 @@ class StoreLock:
         if self._closed.is_set():
             return
         self._closed.set()
-        self._thread.join()
-        if not self._lost and (read_holder(self._path) or {}).get("id") == self._owner["id"]:
-            files.remove(self._path)
+        self._thread.join(RENEWAL)
+        try:
+            if not self._lost and self._owns(read_holder(self._path)):
+                files.remove(self._path)
+        except OSError as error:  # the run is over, however it ended
+            logging.warning("%s was not removed, and counts as dead after %.0f s: %s", self._path, STALE, error)
 
     def _take(self) -> None:
         """Creates the lock or takes over a dead run's; another that does so first makes the store refuse."""
         found, holder = look(self._path)
         if found is None:
-            files.create(self._path, self._content())
+            self._write(files.create)
         else:
             if holder:  # otherwise it came with a folder from a disk, whose lock is of another kind
                 self._check_dead(holder)
-            files.replace(self._path, self._content(), found)
+            self._write(functools.partial(files.replace, found=found))
+
+    def _write(self, write: Callable[[str, bytes], None]) -> None:
+        now = self._clock()
+        write(self._path, json.dumps(self._owner | {"renewed": now}).encode())
+        self._renewed = now
+
+    def _owns(self, holder: Mapping[str, Any] | None) -> bool:
+        return holder is not None and holder.get("id") == self._owner["id"]
 
     def _keep(self) -> None:
         while not self._closed.wait(RENEWAL) and not self._lost:
@@ -107,16 +126,10 @@ class StoreLock:
         except OSError as error:  # the next renewal is soon; until the lock is stale nothing is lost
             logging.warning("%s was not renewed: %s", self._path, error)
 
-    def _content(self) -> bytes:
-        return json.dumps(self._owner | {"renewed": self._clock()}).encode()
-
     def _check_dead(self, holder: Mapping[str, Any]) -> None:
         """Raises ValueError unless the run that holds the lock has ended, as far as can be known."""
-        here = this_process()
-        if holder.get("machine") == here["machine"]:
-            if process_start(holder["pid"]) == holder["start"]:
-                raise self._refusal(holder)
-        elif self._clock() - holder.get("renewed", 0) < STALE:
+        ended = holder.get("machine") == self._owner["machine"] and process_start(holder["pid"]) != holder["start"]
+        if not ended and self._clock() - holder.get("renewed", 0) < STALE:
             raise self._refusal(holder)
 
     def _refusal(self, holder: Mapping[str, Any]) -> ValueError:
