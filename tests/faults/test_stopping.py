@@ -1,8 +1,10 @@
 """Runs that end at the first signal whatever they are doing, and runs whose data does not come."""
 
+import io
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -108,7 +110,7 @@ def noted(monkeypatch):
     """Signals as a run that finishes its work notes them; what would end this process is left out."""
     monkeypatch.setattr(signals._State, "received", [])
     monkeypatch.setattr(signals._State, "finishing", lambda: True)
-    monkeypatch.setattr(signals, "leave_behind", lambda code: None)
+    monkeypatch.setattr(signals, "leave_behind", lambda code, future: None)
     return signals._State.received
 
 
@@ -120,6 +122,57 @@ def test_one_signal_is_never_taken_for_two(noted, monkeypatch):
     assert noted == [signal.SIGINT]
     with pytest.raises(KeyboardInterrupt):
         signals._on_signal(signal.SIGINT, None)
+
+
+@pytest.fixture
+def ending(monkeypatch):
+    """Closed outputs, no threads to start, and an os._exit that raises Ended instead."""
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.StringIO())
+        getattr(sys, name).close()
+    monkeypatch.setattr(signals._State, "said", False)
+    monkeypatch.setattr(signals._State, "received", [])
+    monkeypatch.setattr(signals.store_log, "send_rest", refuse)
+    monkeypatch.setattr(signals.os, "_exit", end)
+
+
+class Ended(BaseException):
+    pass
+
+
+def end(code):
+    raise Ended(code)
+
+
+def refuse(*args):
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_process_of_several_ends_though_it_can_tell_nobody(ending, monkeypatch):
+    monkeypatch.setattr(signals.jax, "process_count", lambda: 2)
+    read, write = os.pipe()
+    os.write(write, bytes([signal.SIGTERM]))
+    with pytest.raises(Ended, match="^143$"):
+        signals._watch(read, refuse)
+    os.close(read)
+    os.close(write)
+
+
+def test_a_stuck_process_ends_though_it_can_tell_nobody(ending, monkeypatch):
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.run)
+    with pytest.raises(Ended, match="^143$"):
+        signals.end_within(0, 143, "Stopped")
+
+
+def test_what_never_comes_ends_with_the_process_and_what_comes_late_lets_it_end_as_it_would(ending, monkeypatch):
+    at_exit, late = [], Future()
+    monkeypatch.setattr(signals.atexit, "register", at_exit.append)
+    with pytest.raises(RuntimeError, match="can't start"):
+        waiting.wait_for(late, 0, refuse)
+    with pytest.raises(Ended, match="^1$"):
+        at_exit[0]()
+    late.set_result("it came")
+    at_exit[0]()
 
 
 def test_what_takes_long_is_given_up_at_a_signal(noted):

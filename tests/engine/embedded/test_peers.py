@@ -56,6 +56,20 @@ def test_a_line_that_a_kill_has_cut_is_one_that_is_gone(three):
     assert connections.known.wait(10) and connections.first["process"] == 2 and connections.first["line"] == peers.GONE
 
 
+def test_a_process_that_cannot_say_who_failed_first_ends_all_the_same(three, monkeypatch):
+    def fail(*args, **settings):
+        raise BrokenPipeError
+
+    ends = []
+    monkeypatch.setattr(peers.console, "say", fail)
+    monkeypatch.setattr(peers.signals, "end_now", ends.append)
+    connections, _ = three
+    connections.fail({"process": 2, "line": "the disk is full", "code": 3})
+    with pytest.raises(BrokenPipeError):
+        connections.end_with_the_first()
+    assert ends == [3]
+
+
 @pytest.mark.parametrize(
     ("code", "status", "line"), [(3, 3, "it exited with 3"), ("the disk is full", 1, "the disk is full")]
 )

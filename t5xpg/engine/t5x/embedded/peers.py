@@ -71,9 +71,11 @@ class _Connections:
         first = self.first or {}
         if first["process"] != jax.process_index():
             line = f"process {first['process']} of {jax.process_count()} failed first: {first['line']}"
-            console.say(f"t5xpg: error: {line}", everywhere=True)
-            if self.own is None:
-                signals.end_now(first["code"])
+            try:
+                console.say(f"t5xpg: error: {line}", everywhere=True)
+            finally:
+                if self.own is None:
+                    signals.end_now(first["code"])
 
 
 _connections: _Connections | None = None

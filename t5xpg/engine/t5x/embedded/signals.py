@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 import jax
 from jax.experimental import multihost_utils
@@ -111,10 +112,11 @@ def finishing(whether: Callable[[], bool] = lambda: True) -> Iterator[None]:
 
 
 def say_once(line: str) -> None:
-    """Prints and logs why this process ends, unless that has been said."""
+    """Prints and logs why this process ends, unless that has been said; it ends also where nobody can be told."""
     if not _State.said:
         _State.said = True
-        console.say(line, everywhere=True)
+        with contextlib.suppress(OSError, ValueError):  # stderr is gone, or was closed
+            console.say(line, everywhere=True)
 
 
 def describe(number: int) -> str:
@@ -123,8 +125,10 @@ def describe(number: int) -> str:
 
 def end_now(code: int) -> None:
     """Ends the process with this exit code whatever its other threads do; only its log is still sent."""
-    store_log.send_rest()
-    os._exit(code)
+    try:
+        store_log.send_rest()
+    finally:
+        os._exit(code)
 
 
 def end_within(seconds: float, code: int, line: str | None = None) -> None:
@@ -139,13 +143,17 @@ def end_within(seconds: float, code: int, line: str | None = None) -> None:
     threading.Thread(target=end, daemon=True, name="end").start()
 
 
-def leave_behind(code: int) -> None:
-    """Lets the process end with this exit code although a thread of it may never come back from what it waits for."""
+def leave_behind(code: int, future: Future) -> None:
+    """Lets the process end with this exit code where a thread of it has not come back with `future` by then."""
 
     def end():  # before TensorFlow and JAX take apart what that thread uses
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        if future.done():
+            return
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
 
     atexit.register(end)
 
@@ -178,8 +186,10 @@ def _watch(pipe: int, tell_others: Callable[[str, int], None]) -> None:
         _note(number)
         line = describe(number)
         if not _State.finishing() and jax.process_count() > 1:
-            say_once(line)
-            tell_others(line, 128 + number)
-            end_now(128 + number)
+            try:
+                say_once(line)
+                tell_others(line, 128 + number)
+            finally:
+                end_now(128 + number)
         if not _State.finishing() or seen > 1:
             end_within(GRACE, 128 + number, line)

@@ -87,15 +87,18 @@ def wait_for(future: Future, patience: float, on_wait: Callable[[float], Any]) -
         if signals.gives_up_waiting():
             signalled = signalled or now
             if now - signalled >= patience:
-                signals.leave_behind(128 + (signals.received() or 0))
+                signals.leave_behind(128 + (signals.received() or 0), future)
                 raise signals.Interrupted
-        on_wait(now - started)
+        try:
+            on_wait(now - started)
+        except Exception:
+            signals.leave_behind(1, future)
+            raise
     return future.result()
 
 
 def check_limit(what: str, seconds: float) -> None:
     if seconds > batch_limit():
-        signals.leave_behind(1)
         raise ValueError(
             f"No batch of {what} in {batch_limit():,.0f} s: can its files be read, and does its preprocessing leave "
             "anything of them (`t5xpg check` looks)? Where it needs longer, bind waiting.batch_limit.seconds."
@@ -143,7 +146,6 @@ class Batches(Iterator):
         if self._explanation is not None and self._explanation.done():
             explanation, self._explanation = self._explanation, None
             if line := explanation.result():
-                signals.leave_behind(1)
                 raise ValueError(line)
         if seconds > 60 and not self._notified:
             self._notified = True
