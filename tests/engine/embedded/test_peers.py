@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 
 import jax
 import numpy as np
@@ -19,7 +20,8 @@ def three(monkeypatch):
     connections, others = peers._Connections(), {}
     for index in (1, 2):
         connections.sockets[index], others[index] = socket.socketpair()
-        threading.Thread(target=connections.read, args=(index,), daemon=True).start()
+    connections.start_readers()
+    monkeypatch.setattr(peers, "GRACE", 0.1)
     yield connections, others
     for one in (*connections.sockets.values(), *others.values()):
         one.close()
@@ -54,6 +56,32 @@ def test_a_line_that_a_kill_has_cut_is_one_that_is_gone(three):
     others[2].sendall(b'{"process": 2, "li')
     others[2].close()
     assert connections.known.wait(10) and connections.first["process"] == 2 and connections.first["line"] == peers.GONE
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_process_0_ends_after_the_others(three, monkeypatch, own):
+    connections, others = three
+    gone, ends = [], []
+
+    def leave():
+        for index in others:
+            assert heard(others[index])["line"] == "the disk is full"
+            time.sleep(0.2)
+            gone.append(index)
+            others[index].close()
+
+    monkeypatch.setattr(peers, "GRACE", 60)
+    monkeypatch.setattr(peers, "_connections", connections)
+    monkeypatch.setattr(peers.signals, "end_now", lambda code: ends.append((code, list(gone))))
+    leaving = threading.Thread(target=leave, daemon=True)
+    leaving.start()
+    if own:
+        peers.tell_before_the_end("the disk is full", 3)
+        peers.signals.end_now(3)
+    else:
+        connections.fail({"process": 2, "line": "the disk is full", "code": 3})
+        connections.end_with_the_first()
+    assert ends == [(3, [1, 2])]
 
 
 def test_a_process_that_cannot_say_who_failed_first_ends_all_the_same(three, monkeypatch):

@@ -25,7 +25,7 @@ from jax.experimental import multihost_utils
 
 from t5x.embedded import console, signals
 
-GRACE = 5.0  # seconds for a process to end by itself; and how long a lost connection may turn out to be another's fault
+GRACE = 5.0  # seconds for processes to end by themselves; and for a lost connection to turn out to be another's fault
 HELLO_LENGTH = 128  # bytes
 GONE = "it ended without a word (was it killed?)"
 
@@ -35,6 +35,7 @@ class _Connections:
 
     def __init__(self) -> None:
         self.sockets: dict[int, socket.socket] = {}
+        self.readers: list[threading.Thread] = []
         self.lock = threading.Lock()
         self.first: dict[str, Any] | None = None
         self.known = threading.Event()  # of the first failure
@@ -55,6 +56,11 @@ class _Connections:
                 self.send(index, failure)
         self.known.set()
 
+    def start_readers(self) -> None:
+        for index in self.sockets:
+            self.readers.append(threading.Thread(target=self.read, args=(index,), daemon=True, name=f"peer {index}"))
+            self.readers[-1].start()
+
     def read(self, index: int) -> None:
         """Reads what one process says, until it leaves or fails; a kill may cut its last line."""
         with contextlib.suppress(OSError, json.JSONDecodeError), self.sockets[index].makefile("rb") as lines:
@@ -73,9 +79,17 @@ class _Connections:
             line = f"process {first['process']} of {jax.process_count()} failed first: {first['line']}"
             try:
                 console.say(f"t5xpg: error: {line}", everywhere=True)
+                if self.own is None:
+                    self.let_others_end()
             finally:
                 if self.own is None:
                     signals.end_now(first["code"])
+
+    def let_others_end(self) -> None:
+        """Waits in process 0 until the others have sent their logs and ended: without it, JAX aborts them."""
+        deadline = time.monotonic() + GRACE
+        for reader in self.readers if jax.process_index() == 0 else ():
+            reader.join(max(0, deadline - time.monotonic()))
 
 
 _connections: _Connections | None = None
@@ -106,9 +120,9 @@ def join(host: str | None = None) -> None:
         _connections.sockets[0] = connection
     else:
         accept(listener, where["word"], _connections.sockets)
-    for index, connection in _connections.sockets.items():
+    for connection in _connections.sockets.values():
         keep_alive(connection)
-        threading.Thread(target=_connections.read, args=(index,), daemon=True, name=f"peer {index}").start()
+    _connections.start_readers()
     threading.Thread(target=_connections.end_with_the_first, daemon=True, name="peers").start()
 
 
@@ -151,10 +165,18 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def leave(end: SystemExit | None = None) -> None:
-    """Tells the others that this process ends as it should, unless `end`, by which it does, is a failure."""
-    if _connections is not None and not is_failure(end):
-        for index in _connections.sockets:
+    """Tells the others that this process ends as it should, unless `end`, by which it does, is a failure.
+
+    The failure has been told by then, and process 0 need not wait any longer.
+    """
+    if _connections is None:
+        return
+    for index, connection in _connections.sockets.items():
+        if not is_failure(end):
             _connections.send(index, {"leaves": True})
+        elif jax.process_index():
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
 
 
 def tell(line: str, code: int) -> None:
@@ -168,6 +190,13 @@ def tell(line: str, code: int) -> None:
         _connections.known.wait(2)  # process 0 says who was first
     else:
         _connections.fail(failure)
+
+
+def tell_before_the_end(line: str, code: int) -> None:
+    """As `tell`, in a process that then ends at once; process 0 lets the others end first."""
+    tell(line, code)
+    if _connections is not None:
+        _connections.let_others_end()
 
 
 def is_failure(error: BaseException | None) -> bool:

@@ -58,7 +58,7 @@ def run(program: Callable, output_dir_macro: str = "MODEL_DIR", overriding_flags
             raise app.UsageError(f"Too many arguments: {argv[1:]}; gin files are given with --gin_file.")
         console.quiet_terminal()
         join_processes()
-        signals.listen(peers.tell)
+        signals.listen(peers.tell_before_the_end)
         try:
             with peers.reporting():
                 run_configured()
