@@ -29,7 +29,7 @@ ALLOWED = {"t5xpg.base"}  # to the engine and to base itself
 ENGINE_LAYERS = (
     ("embedded.contract", "embedded.checksums", "embedded.store_lock", "embedded.store_log"),
     ("embedded.tensorstore_specs", "embedded.tf_memory"),
-    ("binary_search", "embedded.beams", "embedded.masks"),
+    ("binary_search", "embedded.beams", "embedded.masks", "embedded.platforms", "embedded.vocab_axis"),
     ("losses", "metrics", "decoding", "optimizers"),
     ("embedded.learning_rates", "embedded.periods", "embedded.loss_watch", "embedded.actions"),
     ("embedded.checkpoint_paths", "embedded.console"),

@@ -8,9 +8,36 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from t5x.embedded import platforms
 from t5x.examples.t5 import layers
 
 KEY = jax.random.PRNGKey(0)
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("features", "axis", "shape"), [(7, -1, (2, 3, 8)), ((4, 5), -1, (2, 3, 8)), (6, (-2, -1), (2, 3, 4, 5))]
+)
+def test_products_for_a_tpu_are_those_for_a_cpu(features, axis, shape, monkeypatch):
+    inputs = jax.random.normal(KEY, shape)
+    dense = layers.DenseGeneral(features, axis, kernel_axes=("embed", "mlp"))
+    params = dense.init(KEY, inputs)
+
+    def run(params, inputs):
+        outputs = dense.apply(params, inputs)
+        return jnp.sum(jnp.sin(outputs)), outputs
+
+    def shape_of_product() -> tuple[int, ...]:
+        operations = jax.make_jaxpr(dense.apply)(params, inputs).eqns
+        return next(x.outvars[0].aval.shape for x in operations if x.primitive.name == "dot_general")
+
+    compute = jax.value_and_grad(run, argnums=(0, 1), has_aux=True)
+    expected, on_cpu = compute(params, inputs), shape_of_product()
+    monkeypatch.setattr(platforms, "of_this_trace", lambda: "tpu")
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), compute(params, inputs), expected)
+    assert len(on_cpu) == 2 and shape_of_product()[:2] == (2, 3)
 
 
 # --- embedding -------------------------------------------------------------------------------------------------------

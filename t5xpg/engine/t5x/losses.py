@@ -18,6 +18,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from t5x.embedded import vocab_axis
 from t5x.embedded.contract import refuse_missing
 
 refuse_missing(globals(), "losses")
@@ -115,8 +116,7 @@ def _forward(logits, targets, label_smoothing, z_loss):
     shifted = x - max_logit
     sum_exp = jnp.sum(jnp.exp(shifted), axis=-1, keepdims=True)  # [..., 1]
     log_sum = jnp.log(sum_exp)[..., 0]
-    ids = jnp.where(targets < 0, x.shape[-1], targets)  # indexing gives NaN past the end, but wraps below 0
-    target_logit = jnp.take_along_axis(shifted, ids[..., None], axis=-1)[..., 0]
+    target_logit = vocab_axis.select(shifted, targets)
     loss = log_sum - (on - off) * target_logit
     if off:
         loss = loss - off * jnp.sum(shifted, axis=-1)

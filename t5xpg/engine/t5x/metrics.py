@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from clu import metrics as clu_metrics
 
+from t5x.embedded import vocab_axis
 from t5x.embedded.contract import refuse_missing
 
 refuse_missing(globals(), "metrics")
@@ -193,7 +194,7 @@ def compute_weighted_accuracy(logits: jax.Array, targets: jax.Array, weights: ja
             f"logits {logits.shape} and targets {targets.shape} do not match; "
             f"for these logits, targets must be {logits.shape[:-1]} class ids."
         )
-    is_correct = (_argmax(logits) == targets.astype(jnp.int32)).astype(jnp.float32)
+    is_correct = (vocab_axis.argmax(logits) == targets.astype(jnp.int32)).astype(jnp.float32)
     return jnp.sum(is_correct if weights is None else is_correct * weights.astype(jnp.float32))
 
 
@@ -271,9 +272,9 @@ def _prediction_metrics(logits, targets, counted) -> MetricsMap:
     logits, targets = jax.lax.stop_gradient(logits).astype(jnp.float32), targets.astype(jnp.int32)
     # The same operations as in the loss, so that XLA computes them once for both.
     shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
-    target_logit = jnp.take_along_axis(shifted, targets[..., None], axis=-1)[..., 0]
+    target_logit = vocab_axis.select(shifted, targets)
     nats = jnp.log(jnp.sum(jnp.exp(shifted), axis=-1)) - target_logit  # [batch, length]
-    is_correct = (_argmax(logits) == targets).astype(jnp.float32)  # [batch, length]
+    is_correct = (vocab_axis.argmax(logits) == targets).astype(jnp.float32)  # [batch, length]
     num_counted = jnp.sum(counted)
     total_nats = jnp.sum(jnp.where(counted == 0, 0.0, nats))
     return {
@@ -281,19 +282,6 @@ def _prediction_metrics(logits, targets, counted) -> MetricsMap:
         "nats_per_token": clu_metrics.Average(total=total_nats, count=num_counted),
         "perplexity": Perplexity(total=total_nats, count=num_counted),
     }
-
-
-def _argmax(logits: jax.Array) -> jax.Array:
-    """Returns jnp.argmax(logits, axis=-1), about ten times as fast on CPU.
-
-    XLA's CPU backend has a fast max and a slow argmax, so only blocks' maxima and one block are searched.
-    """
-    vocab = logits.shape[-1]
-    block = math.gcd(vocab, 128) if jax.default_backend() == "cpu" else 1
-    blocks = logits.reshape(*logits.shape[:-1], vocab // block, block)
-    best = jnp.argmax(jnp.max(blocks, axis=-1), axis=-1)  # [batch, length]
-    inside = jnp.take_along_axis(blocks, best[..., None, None], axis=-2)[..., 0, :]  # [batch, length, block]
-    return best * block + jnp.argmax(inside, axis=-1)
 
 
 def _timing_metrics(num_examples: int, length: int) -> MetricsMap:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -26,6 +25,7 @@ from flax.linen import partitioning as flax_partitioning
 from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from t5x.embedded import platforms
 from t5x.embedded.contract import refuse_missing
 from t5x.train_state import TrainState
 
@@ -49,12 +49,7 @@ class PartitionedCallable(Protocol):
 
 def global_mesh_defined() -> bool:
     """Whether a mesh is in force, as it is inside a partitioned function."""
-    with warnings.catch_warnings():
-        # JAX has no other way to ask for the mesh of `with mesh:`, which flax's axis rules need.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        from jax.interpreters import pxla
-
-        return not pxla.thread_resources.env.physical_mesh.empty
+    return not platforms.mesh_of_this_trace().empty
 
 
 def with_sharding_constraint(x, axis_resources):

@@ -3,7 +3,7 @@
 Parameters, their logical axes, initial values and dropout masks are T5X's; the arithmetic around them is laid
 out for speed. Three things are done differently, and none of them changes the function:
 
-- dense layers multiply [tokens, features] matrices, where a third dimension would cost XLA the fast product;
+- dense layers multiply in the form that the platform's compiler is good at;
 - embeddings are gathered instead of multiplied by one-hot vectors;
 - attention dropout, which T5 shares between all queries, falls on the values instead of on the larger weights.
 
@@ -26,6 +26,7 @@ from flax import linen as nn
 from flax.linen.partitioning import param_with_axes, with_sharding_constraint
 from jax import lax
 
+from t5x.embedded import platforms
 from t5x.embedded.contract import refuse_missing
 from t5x.embedded.masks import (
     add_mask,
@@ -85,7 +86,7 @@ class DenseGeneral(nn.Module):
         features = tuple(self.features) if isinstance(self.features, Sequence) else (self.features,)
         axes = tuple(self.axis) if isinstance(self.axis, Sequence) else (self.axis,)
         inputs = jnp.moveaxis(jnp.asarray(inputs, self.dtype), axes, range(-len(axes), 0))
-        kept, multiplied = inputs.shape[: -len(axes)], inputs.shape[-len(axes) :]
+        multiplied = inputs.shape[-len(axes) :]
         matrix = (math.prod(multiplied), math.prod(features))
         shape = (*multiplied, *features) if len(self.kernel_axes) > 2 else matrix
 
@@ -93,8 +94,8 @@ class DenseGeneral(nn.Module):
             return self.kernel_init(key, matrix, jnp.float32).reshape(shape)
 
         kernel = param_with_axes("kernel", init, axes=self.kernel_axes)
-        outputs = inputs.reshape(-1, matrix[0]) @ kernel.reshape(matrix).astype(self.dtype)
-        return outputs.reshape(*kept, *features)
+        whole = kernel.reshape(*multiplied, *features).astype(self.dtype)
+        return platforms.product(inputs, whole, len(multiplied))
 
 
 def dot_product_attention(
@@ -363,8 +364,7 @@ class Embed(nn.Module):
 
     def attend(self, query: jax.Array) -> jax.Array:
         """[..., features] -> products with every vector, [..., num_embeddings]."""
-        products = query.reshape(-1, self.features) @ self.embedding.astype(self.attend_dtype or self.dtype).T
-        return products.reshape(*query.shape[:-1], self.num_embeddings)
+        return platforms.product(query, self.embedding.astype(self.attend_dtype or self.dtype).T, 1)
 
 
 class RelativePositionBiases(nn.Module):
