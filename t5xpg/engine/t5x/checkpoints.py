@@ -266,7 +266,9 @@ class OrbaxCheckpointManagerInterface:
             raise
         except Exception as error:  # OSError, and what TensorStore makes of it
             if stores.is_url(folder := self._directory):
-                raise OSError(f"A checkpoint could not be written: {stores.named(folder, error)}") from error
+                named, what = stores.named(folder, error), " ".join(str(error).split())[:300]
+                detail = f" ({what})" if isinstance(named, stores.MissingError) else ""  # which file it was
+                raise OSError(f"A checkpoint could not be written: {named}{detail}") from error
             kept, cause = all_steps(folder), str(error).strip().split("\n")[0] or type(error).__name__
             last = f"the last whole one is {checkpoint_path(folder, kept[-1])}" if kept else "there is none yet"
             raise OSError(
