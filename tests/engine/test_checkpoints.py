@@ -381,7 +381,8 @@ def test_a_damaged_file_is_named_and_nothing_is_half_loaded(make, state, tmp_pat
                 refused += 1
                 assert path in str(error) and "\n" not in str(error)
         file.write_bytes(content)
-    assert refused > len(files) // (5 if layout == "legacy" else 1) // 2
+    # Of an OCDBT's files, whose number depends on its threads, some are of earlier versions, which nothing reads.
+    assert refused > (len(files) // 5 // 2 if layout == "legacy" else 3)
     assert_equal(restore(make, path), whole)
 
 
