@@ -51,6 +51,13 @@ def test_half_written_ones_are_not_read_and_are_cleared(make, state, bucket):
     assert_equal(restore(make, f"{bucket}/checkpoint_3"), state.replace_step(jnp.asarray(3)))
 
 
+def test_a_half_written_one_is_refused_by_its_name_too(make, state, bucket):
+    path = save(make, bucket, state)
+    files.remove(f"{path}/commit_success.txt")
+    with pytest.raises(checkpoints.DamagedCheckpointError, match=rf"^{path} cannot be read: it was not written to its"):
+        restore(make, path)
+
+
 def test_keep_removes_the_oldest(make, state, bucket):
     save(make, bucket, *(state.replace_step(jnp.asarray(step)) for step in (1, 2, 3)), keep=2)
     assert checkpoints.all_steps(bucket) == [2, 3] and files.names_in(bucket) == ["checkpoint_2", "checkpoint_3"]

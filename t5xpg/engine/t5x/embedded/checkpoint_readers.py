@@ -25,7 +25,7 @@ from flax import serialization, traverse_util
 from jax.experimental import multihost_utils
 
 from t5x.embedded import checksums, tensorstore_specs
-from t5x.embedded.checkpoint_paths import LEGACY_INDEX, describe_steps
+from t5x.embedded.checkpoint_paths import LEGACY_INDEX, describe_steps, is_finished
 from t5xpg.base import files, stores
 
 GROUP_BYTES = 2**30  # read at a time where arrays are cast: what is needed beyond the result
@@ -45,9 +45,11 @@ def open_checkpoint(path: str) -> OrbaxReader | LegacyReader:
 
     Raises:
       ValueError: there is no such checkpoint.
-      DamagedCheckpointError: there is one, but its list of arrays cannot be read.
+      DamagedCheckpointError: there is one, but its list of arrays cannot be read, or at a URL its marker is not there.
     """
     if files.is_folder(os.path.join(path, "state")):
+        if stores.is_url(path) and not is_finished(path):
+            raise DamagedCheckpointError(f"{path} cannot be read: it was not written to its end")
         return OrbaxReader(path)
     if files.is_file(os.path.join(path, LEGACY_INDEX)):
         return LegacyReader(path)
@@ -87,8 +89,8 @@ class OrbaxReader:
         args = ocp.args.PyTreeRestore(
             item=unflatten(dict.fromkeys(wanted, 0)), restore_args=unflatten(restore_args), partial_restore=True
         )
-        with raised_by_all(self._path), naming_damage(self._path):
-            # Not by ocp.Checkpointer, which would wait for a process that found damage.
+        # As ocp.Checkpointer does, which would wait for a process that found damage.
+        with raised_by_all(self._path), naming_damage(self._path), contextlib.closing(self._handler):
             arrays = flatten(self._handler.restore(self._folder, args=args))
         with raised_by_all(self._path), naming_damage(self._path):
             checksums.check(self._checksums, arrays)
