@@ -61,13 +61,7 @@ def compare(args: argparse.Namespace, folder: Path) -> None:
     done = run_t5xpg("train", *arguments, f"MODEL_DIR={folder}/disk")
     if done.returncode:
         sys.exit(done.stderr)
-    server, environment = {
-        "gs": (emulators.gcs, emulators.gcs_environment),
-        "s3": (emulators.s3, emulators.s3_environment),
-    }[args.scheme]
-    with server() as address:
-        os.environ |= environment(address)
-        bucket = emulators.new_bucket(args.scheme)
+    with emulators.store(args.scheme) as (address, bucket):
         before, tick = files_here(folder), time.time()
         with faulty_store({args.scheme: address}, args.scheme, every=args.every) as proxy:
             train_through_kills(

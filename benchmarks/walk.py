@@ -52,13 +52,7 @@ def walk(args: argparse.Namespace, folder: Path) -> int:
     here.mkdir()
     temporary.mkdir()
     os.environ |= {"TMPDIR": str(temporary), "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}
-    server, environment = {
-        "gs": (emulators.gcs, emulators.gcs_environment),
-        "s3": (emulators.s3, emulators.s3_environment),
-    }[args.scheme]
-    with server() as address:
-        os.environ |= environment(address)
-        bucket = emulators.new_bucket(args.scheme)
+    with emulators.store(args.scheme) as (address, bucket):
         rng = random.Random(args.seed)
         files.write_whole(f"{bucket}/raw/books.txt", "\n\n".join(sentence(rng) for _ in range(2000)))
         with faulty_store({args.scheme: address}, args.scheme, every=args.every) as proxy:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import os
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import tempfile
 import time
 import urllib.request
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 PATIENCE = 120.0  # seconds for a server to start on a busy machine
@@ -72,6 +74,15 @@ def gcs_environment(address: str) -> dict[str, str]:
 
 def s3_environment(address: str) -> dict[str, str]:
     return {"AWS_ENDPOINT_URL": address, **CREDENTIALS}
+
+
+@contextlib.contextmanager
+def store(scheme: str) -> Iterator[tuple[str, str]]:
+    """Runs an emulator that this process and those it starts find; yields (its address, the URL of a bucket in it)."""
+    running, environment = {"gs": (gcs, gcs_environment), "s3": (s3, s3_environment)}[scheme]
+    with running() as address:
+        os.environ |= environment(address)
+        yield address, new_bucket(scheme)
 
 
 def new_bucket(scheme: str) -> str:
