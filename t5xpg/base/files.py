@@ -213,7 +213,7 @@ def move(path: str | os.PathLike, target: str | os.PathLike) -> None:
         found = system.find(start) or [start]
         for each in found:
             system.cp_file(each, absolute(target).split("://")[1] + each[len(start) :])
-        system.rm(found)
+    remove(path)
 
 
 def create(path: str | os.PathLike, content: bytes) -> None:

@@ -155,6 +155,10 @@ def _file_system(name: str, process: int) -> Any:  # noqa: ARG001, a forked proc
     import aiohttp
     import fsspec
 
+    if name == "gs":
+        from t5xpg.base import gcs
+
+        gcs.register()
     timeout = aiohttp.ClientTimeout(sock_connect=30, sock_read=60)  # s3fs has one of its own
     for protocol in ("gs", "gcs", "s3"):
         fsspec.config.conf.setdefault(protocol, {}).setdefault("use_listings_cache", False)

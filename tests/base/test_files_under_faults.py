@@ -8,7 +8,8 @@ import threading
 
 import emulators
 import pytest
-from faulty_proxy import FAULTS, FaultyProxy, faulty_store
+from etils import epath
+from faulty_proxy import FAULTS, FaultyProxy, faulty_store, lost_removals
 
 from t5xpg.base import files
 
@@ -39,6 +40,24 @@ def test_every_third_request_fails_and_all_is_written_and_read(stores, scheme):
         assert files.names_in(f"{bucket}/moved") == ["0", "1", "2"]
         assert files.names_in(bucket) == ["moved"]
     assert {fault.split(":")[0] for fault in proxy.faults} == set(FAULTS)
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_folder_is_removed_whose_removal_was_answered_by_nobody(stores, scheme):
+    """Orbax clears by epath: with the first answer lost, the second is a 404 at gs://."""
+    bucket = emulators.new_bucket(scheme)
+    with lost_removals(stores, scheme) as proxy:
+        for remove in (files.remove, lambda path: epath.Path(path).rmtree()):
+            files.write_whole(f"{bucket}/folder/a", "1")
+            remove(f"{bucket}/folder")
+            assert files.names_in(bucket) == []
+        assert len(proxy.faults) >= 2
+        files.write_whole(f"{bucket}/a", "1")
+        files.move(f"{bucket}/a", f"{bucket}/b")
+        assert files.names_in(bucket) == ["b"]
+        if scheme == "gs":
+            with pytest.raises(FileNotFoundError):
+                epath.Path(f"{bucket}/folder").rmtree()
 
 
 @pytest.mark.parametrize("fault", FAULTS)

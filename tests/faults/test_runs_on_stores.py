@@ -43,7 +43,7 @@ def run(request, stores, micro_run, pairs, tmp_path_factory):
     ]
     seed = random.randrange(2**32)
     print(f"the kill's seed: {seed}")  # pytest shows it when a test fails
-    with pytest.MonkeyPatch.context() as patch, faulty_store(stores, request.param, every=20) as proxy:
+    with pytest.MonkeyPatch.context() as patch, faulty_store(stores, request.param, every=10) as proxy:
         patch.setenv("TMPDIR", str(here))
         log = tmp_path_factory.mktemp("log") / "log.txt"
         output = train_through_kills(arguments, 1, random.Random(seed), log)

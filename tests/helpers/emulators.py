@@ -96,9 +96,12 @@ def new_bucket(scheme: str) -> str:
 
 def forget_connections() -> None:
     """Makes the next request read the environment again, which may lead to another server now."""
+    from etils.epath import backend
+
     from t5xpg.base import stores
 
     stores._file_system.cache_clear()
-    for system in ("gcsfs.GCSFileSystem", "s3fs.S3FileSystem"):
-        module, name = system.split(".")
+    backend.fsspec_backend._get_filesystem.cache_clear()
+    for system in ("t5xpg.base.gcs.GCSFileSystem", "s3fs.S3FileSystem"):
+        module, _, name = system.rpartition(".")
         getattr(importlib.import_module(module), name).clear_instance_cache()

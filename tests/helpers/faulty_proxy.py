@@ -11,6 +11,7 @@ What it adds for gs:// is reading by generation and the DELETE of an upload.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import http.client
 import http.server
@@ -205,3 +206,17 @@ def faulty_store(stores: dict[str, str], scheme: str, **settings) -> Iterator[Fa
             yield proxy
         finally:
             emulators.forget_connections()
+
+
+@contextlib.contextmanager
+def lost_removals(stores: dict[str, str], scheme: str) -> Iterator[FaultyProxy]:
+    """A faulty_store that does each removal and loses the answer to it; the same request again is answered."""
+    lost: dict[str, bool] = collections.defaultdict(bool)
+
+    def is_to_be_lost(method: str, path: str) -> bool:
+        if method == "DELETE" or "?delete" in path:
+            lost[path] = not lost[path]
+        return lost.get(path, False)
+
+    with faulty_store(stores, scheme, every=1, faults=["lost"], only=is_to_be_lost) as proxy:
+        yield proxy
