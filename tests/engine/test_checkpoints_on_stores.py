@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from faulty_proxy import lost_removals
 from golden import record_legacy_checkpoint
 from test_checkpoints import assert_equal, initializer, restore, save
 
@@ -31,6 +32,7 @@ def objects(url: str) -> list[str]:
 
 
 def test_round_trip_is_exact_and_the_marker_is_written_last(make, state, bucket):
+    files.write_whole(f"{bucket}/run/checkpoint_1/_CHECKPOINT_METADATA", "{}")  # half-written, and all that is there
     path = save(make, bucket + "/run", state.replace_step(jnp.asarray(7)))
     assert path == f"{bucket}/run/checkpoint_7"
     assert {"_CHECKPOINT_METADATA", "commit_success.txt", "state/_METADATA", "state/manifest.ocdbt"} <= {*objects(path)}
@@ -48,6 +50,16 @@ def test_half_written_ones_are_not_read_and_are_cleared(make, state, bucket):
     save(make, bucket, state.replace_step(jnp.asarray(4)))
     assert files.names_in(bucket) == ["checkpoint_1", "checkpoint_2", "checkpoint_4"]
     save(make, bucket, state.replace_step(jnp.asarray(3)))
+    assert_equal(restore(make, f"{bucket}/checkpoint_3"), state.replace_step(jnp.asarray(3)))
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_they_are_cleared_where_the_first_answer_to_each_removal_is_lost(make, state, stores, scheme):
+    bucket = emulators.new_bucket(scheme)
+    files.write_whole(f"{bucket}/checkpoint_1/_CHECKPOINT_METADATA", "{}")  # as far as it was written
+    with lost_removals(stores, scheme) as proxy:
+        save(make, bucket, *(state.replace_step(jnp.asarray(step)) for step in (2, 3)), keep=1)
+    assert files.names_in(bucket) == ["checkpoint_3"] and len(proxy.faults) >= 2
     assert_equal(restore(make, f"{bucket}/checkpoint_3"), state.replace_step(jnp.asarray(3)))
 
 
@@ -72,7 +84,7 @@ def test_a_damaged_one_is_put_aside(make, state, bucket):
     assert files.names_in(bucket) == ["damaged_checkpoint_0"] and checkpoints.all_steps(bucket) == []
 
 
-def test_legacy_checkpoints_of_t5x_are_read(bucket, tmp_path):
+def test_legacy_checkpoints_of_t5x_are_read_and_kept(make, state, bucket):
     """golden/legacy_checkpoint.zip was written by T5X; Google's released ones have this layout."""
     with zipfile.ZipFile(record_legacy_checkpoint.PATH) as archive:
         for name in archive.namelist():
@@ -82,7 +94,8 @@ def test_legacy_checkpoints_of_t5x_are_read(bucket, tmp_path):
         expected = dict(np.load(file))
     restored = restore(record_legacy_checkpoint.initializer(), f"{bucket}/t5/checkpoint_3")
     arrays = {k: v for k, v in checkpoints.flatten(restored.state_dict()).items() if checkpoints.has_value(v)}
-    assert arrays.keys() == expected.keys() and checkpoints.latest_step(f"{bucket}/t5") == 3
+    save(make, f"{bucket}/t5", state.replace_step(jnp.asarray(4)))
+    assert arrays.keys() == expected.keys() and checkpoints.all_steps(f"{bucket}/t5") == [3, 4]
     for name, value in arrays.items():
         np.testing.assert_array_equal(value, expected[name], err_msg=name, strict=True)
 

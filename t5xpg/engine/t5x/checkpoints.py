@@ -20,7 +20,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from t5x.checkpoint_importer import LazyArray
-from t5x.embedded import checksums
+from t5x.embedded import checkpoint_paths, checksums
 from t5x.embedded.best_checkpoints import KeepBest, populate_metrics_for_steps
 from t5x.embedded.checkpoint_datasets import (
     DatasetArgs,
@@ -150,6 +150,8 @@ class OrbaxCheckpointManagerInterface:
     @functools.cached_property
     def _manager(self) -> ocp.CheckpointManager:
         """Orbax's, made when it is needed: it makes the folder and removes what is unfinished in it."""
+        if at_url := stores.is_url(self._directory):
+            checkpoint_paths.clear_unfinished(self._directory)
         handlers: dict[str, Any] = {"state": ocp.PyTreeCheckpointHandler(use_ocdbt=True)}
         handlers[checksums.ITEM] = checksums.handler()
         if self._dataset_iterator is not None:
@@ -158,8 +160,8 @@ class OrbaxCheckpointManagerInterface:
         options = ocp.CheckpointManagerOptions(
             save_interval_steps=self._period or 1,
             step_prefix="checkpoint",
-            cleanup_tmp_directories=True,
-            temporary_path_class=ocp.path.atomicity.CommitFileTemporaryPath if stores.is_url(self._directory) else None,
+            cleanup_tmp_directories=not at_url,
+            temporary_path_class=ocp.path.atomicity.CommitFileTemporaryPath if at_url else None,
             **self._kept,
         )
         return ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)

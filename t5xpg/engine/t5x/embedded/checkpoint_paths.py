@@ -70,6 +70,19 @@ def is_finished(path: str) -> bool:
     return any(files.is_file(os.path.join(path, name)) for name in ("commit_success.txt", LEGACY_INDEX))
 
 
+def clear_unfinished(store: str) -> None:
+    """Removes a store's half-written checkpoints; all processes must call it.
+
+    On a disk Orbax does it, by their temporary names. At a URL it would go by its own marker alone, and so remove
+    legacy checkpoints too, and it would do so while it lists the folder, which may then be gone with its last object.
+    """
+    if jax.process_index() == 0:
+        for name in files.names_in(store):
+            if re.fullmatch(r"checkpoint_\d+", name) and not is_finished(path := os.path.join(store, name)):
+                files.remove(path)
+    multihost_utils.sync_global_devices(f"cleared {store}")
+
+
 def put_aside(path: str) -> str:
     """Renames a damaged checkpoint so that it no longer counts as one, and its step can be saved again."""
     folder, name = os.path.split(path.rstrip("/"))
