@@ -1,6 +1,6 @@
 """What a training step needs on TPUs that are not here, by their own compiler: the embedded engine's step and T5X's.
 
-    [PYTHONPATH=path/to/t5x:…] python benchmarks/accelerators.py [--rows small base …] [--engines embedded t5x]
+    [PYTHONPATH=path/to/t5x:…] python benchmarks/accelerators.py [--rows small base …] [--engines embedded fused t5x]
                                                                  [--libtpu DIR]
 
 libtpu compiles for any slice on a CPU: `pip install 't5xpg[tpu]'`, or libtpu alone with `--target DIR`. Nothing is run,
@@ -66,19 +66,24 @@ ROWS = {
     "xl": Row("T5 1.1 XL", XL, "v5e:8x8", 128, model_parallel=8, scan=True),
     "xxl": Row("T5 1.1 XXL", XXL, "v5e:16x16", 256, model_parallel=16, scan=True),
 }
+FORMS = {  # what `--engines` names
+    "embedded": ENGINES["embedded"],
+    "fused": f"{ENGINES['embedded']}, fused_attention",
+    "t5x": ENGINES["t5x"],
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
-    parser.add_argument("--engines", nargs="+", choices=("embedded", "t5x"), default=["embedded", "t5x"])
+    parser.add_argument("--engines", nargs="+", choices=FORMS, default=list(FORMS))
     parser.add_argument("--libtpu", help="the folder that libtpu was installed into, where it is not Python's own")
     args = parser.parse_args()
     rows = []
     for name in args.rows:
         results = {engine: run_child(engine, name, args.libtpu) for engine in args.engines}
         reference = results.get("t5x", {})
-        rows += [[f"{ROWS[name]}: {ENGINES[engine]}", *cells(found, reference)] for engine, found in results.items()]
+        rows += [[f"{ROWS[name]}: {FORMS[engine]}", *cells(found, reference)] for engine, found in results.items()]
     print_table(["bfloat16, per chip", "temporary, GB", "accessed, GB", "TFLOP", "copies"], rows)
 
 
@@ -95,14 +100,18 @@ def cells(found: dict[str, Any], reference: dict[str, Any]) -> list[str]:
 
 def run_child(engine: str, name: str, libtpu: str | None) -> dict[str, Any]:
     """Compiles a row in a process of its own; returns what the compiler says, or {"missing": why}."""
-    variables = environment(engine) | {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    variables = environment("t5x" if engine == "t5x" else "embedded") | {
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    }
     if libtpu:
         variables["TPU_LIBRARY_PATH"] = os.path.join(libtpu, "libtpu", "libtpu.so")
-    print(f"{ENGINES[engine]}: {ROWS[name]} …", file=sys.stderr, flush=True)
+    print(f"{FORMS[engine]}: {ROWS[name]} …", file=sys.stderr, flush=True)
     tick, words = time.time(), [sys.executable, sys.argv[0], CHILD, engine, name]
     done = subprocess.run(words, capture_output=True, text=True, env=variables)
     if done.returncode:
-        raise SystemExit(f"{done.stderr}\n{ENGINES[engine]}: failed on {ROWS[name]}; its output is above.")
+        raise SystemExit(f"{done.stderr}\n{FORMS[engine]}: failed on {ROWS[name]}; its output is above.")
     result = done.stdout.splitlines()[-1]
     print(f"    {result}, {time.time() - tick:.0f} s", file=sys.stderr, flush=True)
     return json.loads(result)
@@ -113,9 +122,9 @@ def run_child(engine: str, name: str, libtpu: str | None) -> dict[str, Any]:
 
 def child_main(engine: str, name: str) -> None:
     try:
-        if engine == "embedded":
+        if engine != "t5x":
             import t5xpg  # noqa: F401  (makes `import t5x` answer)
-        result = describe(compile_step(ROWS[name]))
+        result = describe(compile_step(ROWS[name], engine == "fused"))
     except ImportError as error:
         result = {"missing": str(error)}
     print(json.dumps(result), flush=True)
@@ -133,7 +142,7 @@ def describe(compiled) -> dict[str, Any]:
     }
 
 
-def compile_step(row: Row):
+def compile_step(row: Row, fused: bool):
     """Returns the compiled training step of whichever engine answers `import t5x`: Adafactor, no dropout, packed."""
     import jax
     import jax.numpy as jnp
@@ -149,7 +158,7 @@ def compile_step(row: Row):
     rules = partitioning.standard_logical_axis_rules()
     on_slice = type("OnSlice", (partitioning.PjitPartitioner,), {"mesh": mesh})
     partitioner = on_slice(num_partitions=1, logical_axis_rules=rules)
-    model, shapes = make_model(row), batch_shapes(row)
+    model, shapes = make_model(row, fused), batch_shapes(row)
     types = dict.fromkeys(shapes, jnp.int32)
     initializer = utils.TrainStateInitializer(
         optimizer_def=model.optimizer_def,
@@ -175,7 +184,7 @@ def compile_step(row: Row):
         return getattr(step, "_pjitted_fn", step).lower(state, batch).compile()
 
 
-def make_model(row: Row):
+def make_model(row: Row, fused: bool):
     import seqio
 
     from t5x import adafactor, models
@@ -183,6 +192,8 @@ def make_model(row: Row):
     from t5x.examples.t5 import network
 
     chosen, options = (scanned, {"remat_policy": "minimal"}) if row.scan else (network, {})
+    if fused:
+        options["fused_attention"] = True
     config = chosen.T5Config(
         **row.size, **options, mlp_activations=("gelu", "linear"), dropout_rate=0.0, dtype="bfloat16"
     )

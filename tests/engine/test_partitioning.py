@@ -157,6 +157,12 @@ def test_losses_do_not_depend_on_the_mesh(name, mesh, eight_devices, one_device)
     np.testing.assert_allclose(eight_devices[name]["losses"], one_device["whole"]["losses"], rtol=1e-5)
 
 
+def test_fused_attention_is_divided_over_a_mesh(eight_devices, one_device):
+    assert eight_devices["fused"]["mesh"] == {"data": 4, "model": 2}
+    for found in (eight_devices, one_device):
+        np.testing.assert_allclose(found["fused"]["losses"], one_device["whole"]["losses"], rtol=1e-5)
+
+
 def test_microbatches_on_a_mesh(eight_devices, one_device):
     np.testing.assert_allclose(eight_devices["micro"]["losses"], one_device["micro"]["losses"], rtol=1e-5)
 

@@ -26,7 +26,7 @@ from flax import linen as nn
 from flax.linen.partitioning import param_with_axes, with_sharding_constraint
 from jax import lax
 
-from t5x.embedded import platforms
+from t5x.embedded import fused_attention, platforms
 from t5x.embedded.contract import refuse_missing
 from t5x.embedded.masks import (
     add_mask,
@@ -124,10 +124,10 @@ def dot_product_attention(
     Returns:
         [batch, q_len, heads, head_dim of the value].
     """
-    if deterministic or dropout_rate == 0.0:
-        dropout_rng = None
     key, value = _cache_layout(key), _cache_layout(value)
-    return _attend(query, key, value, bias, dropout_rng, dropout_rate, dtype, float32_logits)
+    if not deterministic and dropout_rate > 0.0 and dropout_rng is not None:
+        value = _drop(value, dropout_rng, dropout_rate, dtype)
+    return _attend(query, key, value, bias, dtype, float32_logits)
 
 
 def _cache_layout(x: jax.Array) -> jax.Array:
@@ -135,20 +135,21 @@ def _cache_layout(x: jax.Array) -> jax.Array:
     return jnp.transpose(x, (0, 2, 3, 1))
 
 
-def _attend(query, key, value, bias, dropout_rng, dropout_rate, dtype, float32_logits) -> jax.Array:
-    """As `dot_product_attention`, of keys and values in the layout of the decoding cache; drops if there is a rng."""
+def _drop(value: jax.Array, rng: jax.Array, rate: float, dtype: Any) -> jax.Array:
+    """Drops attention weights: a dropped weight and a dropped value give the same product, and values are fewer."""
+    batch, heads, _, k_len = value.shape
+    keep = jax.random.bernoulli(rng, 1.0 - rate, (batch, heads, 1, k_len))
+    return value * (keep.astype(dtype) / jnp.asarray(1.0 - rate, dtype))
+
+
+def _attend(query, key, value, bias, dtype, float32_logits) -> jax.Array:
+    """As `dot_product_attention`, of keys and values in the layout of the decoding cache."""
     if float32_logits:
         query, key = query.astype(jnp.float32), key.astype(jnp.float32)
     logits = jnp.einsum("bqhd,bhdk->bhqk", query, key)
     if bias is not None:
         logits += bias.astype(logits.dtype)
     weights = jax.nn.softmax(logits).astype(dtype)
-    if dropout_rng is not None:
-        # A dropped weight and a dropped value give the same product, and there are fewer values than weights.
-        batch, heads, _, k_len = value.shape
-        keep_rate = 1.0 - dropout_rate
-        keep = jax.random.bernoulli(dropout_rng, keep_rate, (batch, heads, 1, k_len))
-        value = value * (keep.astype(dtype) / jnp.asarray(keep_rate, dtype))
     return jnp.einsum("bhqk,bhdk->bqhd", weights, value)
 
 
@@ -162,6 +163,7 @@ class MultiHeadDotProductAttention(nn.Module):
         kernel_init: initializer of all four kernels; the query's is divided by sqrt(head_dim).
         float32_logits: see `dot_product_attention`.
         split_kernels: whether the kernels keep heads and head_dim apart, as the scanned layers' do.
+        fused: see `T5Config.fused_attention`.
     """
 
     num_heads: int
@@ -171,6 +173,7 @@ class MultiHeadDotProductAttention(nn.Module):
     kernel_init: Initializer = NORMAL_BY_INPUTS
     float32_logits: bool = False
     split_kernels: bool = False
+    fused: bool = False
 
     @nn.compact
     def __call__(
@@ -207,10 +210,12 @@ class MultiHeadDotProductAttention(nn.Module):
         elif decode:
             key, value, mask, bias = self._update_cache(key, value, mask, bias)
 
-        drops = not deterministic and self.dropout_rate > 0.0
-        rng = self.make_rng("dropout") if drops else None
-        bias = add_mask(mask, bias)
-        outputs = _attend(query, key, value, bias, rng, self.dropout_rate, self.dtype, self.float32_logits)
+        if not deterministic and self.dropout_rate > 0.0:
+            value = _drop(value, self.make_rng("dropout"), self.dropout_rate, self.dtype)
+        if self.fused and not decode and fused_attention.is_possible(query, key):
+            outputs = fused_attention.fused_attention(query, key, value, bias, mask)
+        else:
+            outputs = _attend(query, key, value, add_mask(mask, bias), self.dtype, self.float32_logits)
         return DenseGeneral(
             inputs_q.shape[-1],
             axis=(-2, -1),

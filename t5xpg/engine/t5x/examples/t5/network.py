@@ -32,6 +32,8 @@ class T5Config:
         mlp_activations: see `layers.MlpBlock`.
         logits_via_embedding: whether the embedding is the output projection (T5 1.0) or has its own (T5 1.1).
         float32_attention_logits: whether attention logits and softmax are float32 whatever `dtype` is.
+        fused_attention: whether, on TPUs, attention to whole sequences is one kernel that keeps no weights for the
+            backward pass (`embedded.fused_attention`). Its logits are float32. T5X has no such field.
     """
 
     vocab_size: int
@@ -46,6 +48,7 @@ class T5Config:
     dropout_rate: float = 0.1
     logits_via_embedding: bool = False
     float32_attention_logits: bool = False
+    fused_attention: bool = False
     split_kernels: ClassVar[bool] = False  # see `layers.MultiHeadDotProductAttention`
 
 
@@ -60,6 +63,7 @@ def attention(cfg: T5Config, name: str) -> layers.MultiHeadDotProductAttention:
         dropout_rate=cfg.dropout_rate,
         float32_logits=cfg.float32_attention_logits,
         split_kernels=cfg.split_kernels,
+        fused=cfg.fused_attention,
         name=name,
     )
 

@@ -1,0 +1,94 @@
+"""The kernels, interpreted, against the plain form; what they are compiled to is in benchmarks/accelerators.py."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from golden import record_network as golden
+
+from t5x.embedded import fused_attention, masks, platforms
+from t5x.examples.t5 import layers, network
+
+
+def plain(query, key, value, bias, mask):
+    return layers._attend(query, key, value, masks.add_mask(mask, bias), query.dtype, False)
+
+
+def arguments(batch, q_len, k_len, heads, head_dim, dtype=jnp.float32):
+    """Returns query, key, value, bias and mask; one example of the mask hides everything from its first query."""
+    rng = np.random.default_rng(0)
+    query = rng.normal(size=(batch, q_len, heads, head_dim))
+    key, value = rng.normal(size=(2, batch, heads, head_dim, k_len))
+    bias, mask = rng.normal(size=(1, heads, q_len, k_len)), rng.random((batch, 1, q_len, k_len)) < 0.7
+    mask[0, :, 0] = False
+    return *(jnp.asarray(x, dtype) for x in (query, key, value)), jnp.asarray(bias, jnp.float32), jnp.asarray(mask)
+
+
+def value_and_gradients(attend, given):
+    """Returns the output, and the gradients of query, key, value and, where there is one, bias."""
+    wanted = tuple(i for i in range(4) if given[i] is not None)
+    weights = jnp.cos(jnp.arange(given[0].size, dtype=jnp.float32)).reshape(given[0].shape)
+
+    def weighted(*given):
+        output = attend(*given)
+        return jnp.sum(output.astype(jnp.float32) * weights), output
+
+    (_, output), gradients = jax.jit(jax.value_and_grad(weighted, wanted, has_aux=True))(*given)
+    return output, *gradients
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 8, 4, 64), (3, 5, 7, 2, 64), (2, 12, 9, 3, 8)], ids=str)
+@pytest.mark.parametrize("without", [(), (3,), (4,), (3, 4)], ids=["both", "mask", "bias", "neither"])
+def test_values_and_gradients_are_the_plain_forms(shape, without):
+    given = [None if i in without else x for i, x in enumerate(arguments(*shape))]
+    expected = value_and_gradients(plain, given)
+    for x, y in zip(value_and_gradients(fused_attention.fused_attention, given), expected, strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+def test_blocks_of_queries_sum_their_gradients(monkeypatch):
+    monkeypatch.setattr(fused_attention, "WEIGHTS", 64 * 16)
+    assert fused_attention._block(192, 16) == 64 and fused_attention._block(190, 16) == 0
+    given = arguments(2, 192, 16, 2, 8)
+    expected = value_and_gradients(plain, given)
+    for x, y in zip(value_and_gradients(fused_attention.fused_attention, given), expected, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+def test_bfloat16_is_as_close_to_float32_as_the_plain_form():
+    given = arguments(2, 16, 16, 2, 64, jnp.bfloat16)
+    exact = value_and_gradients(plain, [x.astype(jnp.float32) for x in given[:4]] + [given[4]])
+    fused = value_and_gradients(fused_attention.fused_attention, given)
+    rounded = value_and_gradients(plain, given)
+    for x, y, z in zip(exact, fused, rounded, strict=True):
+        error, usual = (float(jnp.sqrt(jnp.mean((x - other.astype(jnp.float32)) ** 2))) for other in (y, z))
+        assert error < usual
+
+
+def test_a_network_is_the_same_with_dropout_too(monkeypatch):
+    module, variables = golden.initialize("t5_1_1")
+    fused = network.Transformer(module.config.replace(fused_attention=True))
+    batch, rngs = golden.packed_batch(), {"dropout": jax.random.PRNGKey(1)}
+    calls, original = [], fused_attention.fused_attention
+    monkeypatch.setattr(fused_attention, "fused_attention", lambda *args: calls.append(1) or original(*args))
+
+    def loss(module, params):
+        return jnp.mean(module.apply({"params": params}, **batch, enable_dropout=True, rngs=rngs) ** 2)
+
+    expected = jax.jit(jax.value_and_grad(lambda params: loss(module, params)))(variables["params"])
+    jax.jit(jax.value_and_grad(lambda params: loss(fused, params)))(variables["params"])
+    assert not calls  # not for a CPU
+    monkeypatch.setattr(fused_attention, "is_possible", lambda *_: True)
+    actual = jax.jit(jax.value_and_grad(lambda params: loss(fused, params)))(variables["params"])
+    assert len(calls) == module.config.num_encoder_layers + 2 * module.config.num_decoder_layers
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_it_is_for_tpus_and_for_what_divides(monkeypatch):
+    query, key, *_ = arguments(2, 8, 8, 4, 64)
+    assert not fused_attention.is_possible(query, key)
+    monkeypatch.setattr(platforms, "of_this_trace", lambda: "tpu")
+    assert fused_attention.is_possible(query, key)
+    assert not fused_attention.is_possible(jnp.zeros((1, 1022, 1, 8)), jnp.zeros((1, 1, 8, 1024)))
