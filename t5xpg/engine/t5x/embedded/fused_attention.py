@@ -71,7 +71,7 @@ def is_possible(query: jax.Array, key: jax.Array) -> bool:
 
 def _axes(mesh: Mesh, name: str) -> tuple[str, ...]:
     """Returns the mesh's axes that a logical axis is divided over."""
-    found = flax_partitioning.logical_to_mesh_axes((name,))[0]
+    (found,) = flax_partitioning.logical_to_mesh_axes((name,)) or (None,)
     names = (found,) if isinstance(found, str) else tuple(found or ())
     return tuple(axis for axis in names if axis in mesh.shape)
 

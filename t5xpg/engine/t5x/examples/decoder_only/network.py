@@ -34,6 +34,7 @@ class TransformerConfig:
     dropout_rate: float = 0.1
     logits_via_embedding: bool = False
     float32_attention_logits: bool = False
+    fused_attention: bool = False
     split_kernels: ClassVar[bool] = False
 
 
