@@ -1,0 +1,140 @@
+"""What a compiled program does, counted in XLA's text: of real programs of a CPU, and of lines of a TPU's."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from t5xpg.inspection.compiled import Program
+
+# Lines of programs compiled for v5e:2x2 and v5e:2x4, shortened; a loop of 4 turns, with collectives in and around it.
+TPU_PROGRAM = """\
+HloModule jit_train_step, is_scheduled=true
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[]{:T(128)} parameter(0)
+  %y = f32[]{:T(128)} parameter(1)
+  ROOT %sum = f32[]{:T(128)} add(%x, %y)
+}
+
+%all-reduce-scatter (input: f32[4,64]) -> (f32[2,64], f32[2,64]) {
+  %input = f32[4,64]{1,0:T(4,128)} parameter(0)
+  %all-reduce.1 = (f32[4,64]{1,0:T(4,128)}, f32[4,64]{1,0:T(4,128)}) all-reduce(%input, %input), channel_id=9, \
+replica_groups={{0,1},{2,3}}, to_apply=%add
+  %zero = s32[] constant(0)
+  %first = f32[4,64]{1,0:T(4,128)} get-tuple-element(%all-reduce.1), index=0
+  %mine = f32[2,64]{1,0:T(2,128)} dynamic-slice(%first, %zero, %zero), dynamic_slice_sizes={2,64}
+  %second = f32[4,64]{1,0:T(4,128)} get-tuple-element(%all-reduce.1), index=1
+  %mine.1 = f32[2,64]{1,0:T(2,128)} dynamic-slice(%second, %zero, %zero), dynamic_slice_sizes={2,64}
+  ROOT %both = (f32[2,64]{1,0:T(2,128)}, f32[2,64]{1,0:T(2,128)}) tuple(%mine, %mine.1)
+}
+
+%slice_of_layers (layers: bf16[4,256,256], turn: s32[]) -> bf16[1,256,256] {
+  %layers = bf16[4,256,256]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %turn = s32[]{:T(128)} parameter(1)
+  %none = s32[]{:T(128)} constant(0)
+  ROOT %one = bf16[1,256,256]{2,1,0:T(8,128)(2,1)} dynamic-slice(%layers, %turn, /*index=2*/%none, %none), \
+dynamic_slice_sizes={1,256,256}
+}
+
+%body (state: (s32[], bf16[8,114,256], bf16[4,256,256])) -> (s32[], bf16[8,114,256], bf16[4,256,256]) {
+  %state = (s32[]{:T(128)}, bf16[8,114,256]{2,1,0:T(8,128)(2,1)S(1)}, bf16[4,256,256]{2,1,0:T(8,128)(2,1)}) parameter(0)
+  %turns = s32[]{:T(128)} get-tuple-element(%state), index=0
+  %hidden = bf16[8,114,256]{2,1,0:T(8,128)(2,1)S(1)} get-tuple-element(%state), index=1
+  %stacked = bf16[4,256,256]{2,1,0:T(8,128)(2,1)} get-tuple-element(%state), index=2
+  %weights = bf16[1,256,256]{2,1,0:T(8,128)(2,1)S(1)} fusion(%stacked, %turns), kind=kLoop, calls=%slice_of_layers
+  %product = bf16[8,114,256]{2,1,0:T(8,128)(2,1)S(1)} convolution(%hidden, %weights), window={size=1}, \
+dim_labels=0bf_0io->0bf
+  %all-reduce.2 = bf16[8,114,256]{2,1,0:T(8,128)(2,1)S(1)} all-reduce(%product), channel_id=1, \
+replica_groups=[4,2]<=[8], use_global_device_ids=true, to_apply=%add
+  ROOT %next = (s32[]{:T(128)}, bf16[8,114,256]{2,1,0}, bf16[4,256,256]{2,1,0}) tuple(%turns, %all-reduce.2, %stacked)
+}
+
+%condition (state.1: (s32[], bf16[8,114,256], bf16[4,256,256])) -> pred[] {
+  %limit = s32[]{:T(128)} constant(4)
+  %state.1 = (s32[]{:T(128)}, bf16[8,114,256]{2,1,0:T(8,128)(2,1)S(1)}, bf16[4,256,256]{2,1,0}) parameter(0)
+  %done = s32[]{:T(128)} get-tuple-element(%state.1), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%done, %limit), direction=LT
+}
+
+ENTRY %main (a: f32[4,64], b: f32[8,2], c: (s32[], bf16[8,114,256], bf16[4,256,256])) -> (f32[2,64], f32[2,64]) {
+  %a = f32[4,64]{1,0:T(4,128)} parameter(0)
+  %b = f32[8,2]{1,0:T(8,128)} parameter(1)
+  %c = (s32[]{:T(128)}, bf16[8,114,256]{2,1,0:T(8,128)(2,1)S(1)}, bf16[4,256,256]{2,1,0:T(8,128)(2,1)}) parameter(2)
+  %loop = (s32[]{:T(128)}, bf16[8,114,256]{2,1,0}, bf16[4,256,256]{2,1,0}) while(%c), condition=%condition, body=%body
+  %all-gather-start = (f32[8,2]{1,0:T(8,128)}, f32[8,8]{1,0:T(8,128)}) all-gather-start(%b), channel_id=55, \
+replica_groups=mesh['axis_0'=1,'axis_1'=2,'axis_2'=4], device_ids=([4,2]T(1,0)) {'axis_2'}, dimensions={1}
+  %all-gather-done = f32[8,8]{1,0:T(8,128)} all-gather-done(%all-gather-start)
+  %permuted = f32[8,2]{1,0:T(8,128)} collective-permute(%b), channel_id=3, source_target_pairs={{0,1},{1,0}}
+  ROOT %scattered = (f32[2,64]{1,0:T(2,128)}, f32[2,64]{1,0:T(2,128)}) fusion(%a), kind=kCustom, \
+calls=%all-reduce-scatter
+}
+"""
+
+
+def test_communication_is_counted_by_kind_as_often_as_it_runs():
+    moved = Program(TPU_PROGRAM).communication(chips=8)
+    hidden = 8 * 120 * 256 * 2  # 114 rows are stored as 120
+    assert moved.keys() == {"all-reduce", "all-gather", "reduce-scatter", "collective-permute"}
+    assert (moved["all-reduce"].count, moved["all-reduce"].size) == (4, 4 * hidden)
+    assert moved["all-reduce"].sent == 4 * hidden  # in a group of 2 each sends half, and half again
+    assert moved["reduce-scatter"].size == 2 * moved["reduce-scatter"].sent == 2 * (4 * 128 * 4)
+    part = 8 * 128 * 4
+    assert (moved["all-gather"].size, moved["all-gather"].sent) == (4 * part, 3 * part)
+    assert moved["collective-permute"].sent == part
+
+
+def test_operations_and_main_memory_of_a_loop_count_in_every_turn():
+    program = Program(TPU_PROGRAM)
+    assert program.unknown_loops == 0
+    assert program.operations() == 4 * (2 * 8 * 114 * 256 * 256)
+    one_turn = Program(TPU_PROGRAM.replace("constant(4)", "constant(1)"))
+    one_layer = 256 * 256 * 2  # its kernel is all that a turn reads from main memory: what it multiplies is on the chip
+    numbers = 4 + (4 + 4 + 1)  # of the turn, for the slice; of the turns and their limit, and whether there are more
+    assert program.accessed() - one_turn.accessed() == 3 * (one_layer + numbers)
+
+
+def test_kernels_are_told_as_often_as_they_run():
+    kernel = '  %attention = f32[8,128]{1,0} custom-call(%hidden), custom_call_target="tpu_custom_call"\n'
+    assert Program(TPU_PROGRAM).kernels() == 0
+    assert Program(TPU_PROGRAM.replace("  %product =", kernel + "  %product =")).kernels() == 4
+
+
+def test_a_loop_of_unknown_length_is_counted_once_and_told():
+    program = Program(TPU_PROGRAM.replace("direction=LT", "direction=NE"))
+    assert program.unknown_loops == 1
+    assert program.operations() == 2 * 8 * 114 * 256 * 256
+
+
+@pytest.mark.parametrize("scanned", [True, False])
+def test_layers_in_a_loop_count_as_those_one_after_another(scanned):
+    def layers(x, kernels):
+        if scanned:
+            return jax.lax.scan(lambda h, kernel: (h @ kernel, None), x, kernels)[0]
+        for kernel in kernels:
+            x = x @ kernel
+        return x
+
+    text = jax.jit(layers).lower(jnp.zeros((2, 64)), jnp.zeros((5, 64, 64))).compile().as_text()
+    program = Program(text)
+    assert (program.operations(), program.unknown_loops) == (5 * 2 * 2 * 64 * 64, 0)
+    kernels = 5 * 64 * 64 * 4
+    assert kernels < program.accessed() < 4 * kernels
+
+
+def test_convolutions_count_what_meets_the_input_as_xla_counts_it():
+    def convolve(x, kernel):
+        return jax.lax.conv_general_dilated(
+            *(x, kernel, (2, 1), [(1, 2), (3, 0)]), lhs_dilation=(1, 3), dimension_numbers=("HWNC", "HWIO", "NHWC")
+        )
+
+    text = """\
+ENTRY %main (x: f32[5,4,2,3], k: f32[3,2,3,6]) -> f32[2,3,12,6] {
+  %x = f32[5,4,2,3]{3,2,1,0} parameter(0)
+  %k = f32[3,2,3,6]{3,2,1,0} parameter(1)
+  ROOT %c = f32[2,3,12,6]{3,2,1,0} convolution(%x, %k), window={size=3x2 stride=2x1 pad=1_2x3_0 lhs_dilate=1x3}, \
+dim_labels=01bf_01io->b01f
+}
+"""
+    lowered = jax.jit(convolve).lower(jnp.zeros((5, 4, 2, 3)), jnp.zeros((3, 2, 3, 6)))
+    assert jax.tree.leaves(lowered.out_info)[0].shape == (2, 3, 12, 6)
+    assert Program(text).operations() == lowered.cost_analysis()["flops"]
