@@ -85,7 +85,7 @@ def default_mesh(
 
     Deviation: T5X ignores num_partitions on CPUs and shards every model over all CPUs of a host.
     """
-    devices = jax.devices(backend)
+    devices = platforms.devices(backend)
     platform = devices[0].platform
     if ici_mesh_shape is not None and dcn_mesh_shape is not None:
         grid = mesh_utils.create_hybrid_device_mesh(
@@ -108,7 +108,8 @@ def default_mesh(
         asked, num_partitions = num_partitions, math.gcd(num_partitions, len(devices))
         logging.warning("num_partitions is %d; %d on these %d CPU devices.", asked, num_partitions, len(devices))
     shape = (len(devices) // num_partitions, num_partitions)
-    return Mesh(mesh_utils.create_device_mesh(shape, devices), ("data", "model"))
+    # A slice's axes may be longer than the mesh's: 2 model partitions on 4x4 chips are half of one.
+    return Mesh(mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True), ("data", "model"))
 
 
 def standard_logical_axis_rules(

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
+from collections.abc import Iterator, Sequence
 
 import jax
+
+_standing_in: list[Sequence[jax.Device]] = []
+
+
+def devices(backend: str | None = None) -> Sequence[jax.Device]:
+    """Returns all devices of a backend (default: JAX's own), or those that stand in for them."""
+    return _standing_in[-1] if _standing_in else jax.devices(backend)
+
+
+@contextlib.contextmanager
+def standing_in(devices: Sequence[jax.Device]) -> Iterator[None]:
+    """Makes the meshes that are made in the block of `devices`, which may be of a slice to compile for only."""
+    _standing_in.append(devices)
+    try:
+        yield
+    finally:
+        _standing_in.pop()
 
 
 def mesh_of_this_trace() -> jax.sharding.Mesh:
