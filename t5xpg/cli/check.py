@@ -18,12 +18,14 @@ def register(verbs) -> None:
         help="check a recipe in seconds, before a run is spent on it",
         description="Parses a recipe for train, eval or infer, resolves every name, reads the first rows of its data, "
         "compares vocabularies, divides batch and parameters over the devices, runs one step by shapes only, and "
-        "estimates the memory. It takes the arguments of the run itself; folders and checkpoints may be left out.",
-        epilog="example: t5xpg check configs/byt5_tiny.gin FILES=corpus_{split}.jsonl BATCH_SIZE=64",
+        "estimates the memory. It takes the arguments of the run itself; folders and checkpoints may be left out. "
+        "With --on SLICE (v5e-16, v5e:4x4, v4-32, v5p-16, v6e-8) the training step is compiled for TPUs that need not "
+        "be there: memory, operations, communication, what bounds its time; --dump FOLDER keeps the program's text.",
+        epilog="example: t5xpg check configs/byt5_tiny.gin FILES=corpus_{split}.jsonl BATCH_SIZE=64 --on v5e-4",
         prefix_chars="\0",
         add_help=False,
     )
-    parser.add_argument("arguments", nargs="*", metavar="RECIPE.gin | NAME=VALUE | --flag=value")
+    parser.add_argument("arguments", nargs="*", metavar="RECIPE.gin | NAME=VALUE | --flag=value | --on SLICE")
     parser.set_defaults(run=lambda args: run(parser, args.arguments))
 
 
@@ -31,31 +33,72 @@ def run(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         parser.print_help()
         return 0 if arguments else 2
+    own, arguments = own_options(arguments)
+    if own.on:
+        from t5xpg.cli import check_on
+
+        return check_on.run(arguments, own.on, own.dump)
     from t5xpg.cli.quiet import import_tensorflow
 
     import_tensorflow()
     recipe = recipes.read(arguments)
     for name, text in describe(recipe.settings()):
         print(f"{name:<11}{text}", flush=True)
-    to_give = [f"{name}=…" for name in recipe.not_given()]
-    print(f"{'ready':<11}{shlex.join(['t5xpg', recipe.program, *arguments])} {' '.join(to_give)}".rstrip())
+    name, text = describe_ready(recipe, arguments)
+    print(f"{name:<11}{text}")
     return 0
+
+
+def describe_ready(recipe: recipes.Recipe, arguments: list[str]) -> tuple[str, str]:
+    """Returns the command of the run, with the folders that are yet to be named."""
+    to_give = [f"{name}=…" for name in recipe.not_given()]
+    return "ready", f"{shlex.join(['t5xpg', recipe.program, *arguments])} {' '.join(to_give)}".rstrip()
+
+
+def own_options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Returns what is meant for `check` itself, and the arguments of the run."""
+    parser = argparse.ArgumentParser("t5xpg check", add_help=False, allow_abbrev=False)
+    parser.add_argument("--on")
+    parser.add_argument("--dump")
+    own, arguments = parser.parse_known_args(arguments)
+    if own.dump and not own.on:
+        parser.error("--dump keeps what --on compiles; give --on too")
+    return own, arguments
 
 
 def describe(settings: dict):
     """Yields (what was checked, the result), and raises ValueError at the first thing that cannot work."""
     import jax
+
+    from t5xpg.base import memory
+
+    yield from describe_data(settings)
+    model, partitioner = settings["model"], settings["partitioner"]
+    batch = read_batch(settings)
+    yield describe_batch(settings, batch)
+    initializer = make_initializer(settings, batch)
+    yield describe_model(settings, initializer)
+    training, state = "train_dataset_cfg" in settings, initializer.global_train_state_shape
+    step = jax.grad(lambda p, b, r: model.loss_fn(p, b, r)[0]) if training else model.predict_batch
+    jax.eval_shape(step, state.params, batch, jax.random.PRNGKey(0))
+    yield "step", f"{'loss and gradients' if training else 'prediction'} by shapes"
+    parts = memory.state_parts(state, initializer.train_state_axes, partitioner.mesh, training)
+    yield "memory", memory.check_state(parts, partitioner.mesh)
+
+
+def describe_data(settings: dict):
+    """Yields what of the run's settings, checkpoints and data was checked; raises ValueError as `describe`."""
     import seqio
 
     from t5x import utils
-    from t5xpg.base import memory, run_settings
+    from t5xpg.base import run_settings
     from t5xpg.inspection import measurements
 
     if "train_dataset_cfg" in settings:
         run_settings.check_training(settings)
     if restored := checkpoints_named(settings):
         yield "restores", ", ".join(restored)
-    model, partitioner = settings["model"], settings["partitioner"]
+    model = settings["model"]
     configs = {name: cfg for name, cfg in settings.items() if name.endswith("dataset_cfg") and cfg is not None}
     for name, cfg in configs.items():
         utils.verify_matching_vocabs(cfg, model)
@@ -67,28 +110,41 @@ def describe(settings: dict):
         if not cfg.use_cached:
             provider = seqio.get_mixture_or_task(cfg.mixture_or_task_name)
             yield from (("note", remark) for remark in measurements.remarks(provider, cfg.split, cfg.shuffle))
-    cfg = settings.get("train_dataset_cfg") or settings["dataset_cfg"]
-    layout = partitioner.get_data_layout(cfg.batch_size)
-    batch = read_spec(cfg, layout, model)
-    mesh = " × ".join(f"{size} {axis}" for axis, size in partitioner.mesh.shape.items())
-    yield "batch", f"{cfg.batch_size} on a mesh of {mesh} ({jax.devices()[0].platform})"
 
-    training = "train_dataset_cfg" in settings
-    initializer = utils.TrainStateInitializer(
-        optimizer_def=model.optimizer_def if training else None,
+
+def read_batch(settings: dict) -> dict:
+    """Returns {feature: jax.ShapeDtypeStruct} of a global batch; raises ValueError if the mesh cannot divide it."""
+    cfg = settings.get("train_dataset_cfg") or settings["dataset_cfg"]
+    settings["partitioner"].get_data_layout(cfg.batch_size)
+    return read_spec(cfg, settings["model"])
+
+
+def describe_batch(settings: dict, batch: dict) -> tuple[str, str]:
+    mesh = settings["partitioner"].mesh
+    sizes = " × ".join(f"{size} {axis}" for axis, size in mesh.shape.items())
+    rows = next(iter(batch.values())).shape[0]
+    return "batch", f"{rows} on a mesh of {sizes} ({mesh.devices.flat[0].platform})"
+
+
+def make_initializer(settings: dict, batch: dict):
+    """Returns the TrainStateInitializer of the run's model, for batches like this one."""
+    from t5x import utils
+
+    model = settings["model"]
+    return utils.TrainStateInitializer(
+        optimizer_def=model.optimizer_def if "train_dataset_cfg" in settings else None,
         init_fn=model.get_initial_variables,
         input_shapes={name: x.shape for name, x in batch.items()},
         input_types={name: x.dtype for name, x in batch.items()},
-        partitioner=partitioner,
+        partitioner=settings["partitioner"],
     )
-    state = initializer.global_train_state_shape
-    count = sum(math.prod(x.shape) for x in jax.tree.leaves(state.params))
-    yield "model", f"{type(model).__name__}, {count:,} parameters"
-    step = jax.grad(lambda p, b, r: model.loss_fn(p, b, r)[0]) if training else model.predict_batch
-    jax.eval_shape(step, state.params, batch, jax.random.PRNGKey(0))
-    yield "step", f"{'loss and gradients' if training else 'prediction'} by shapes"
-    parts = memory.state_parts(state, initializer.train_state_axes, partitioner.mesh, training)
-    yield "memory", memory.check_state(parts, partitioner.mesh)
+
+
+def describe_model(settings: dict, initializer) -> tuple[str, str]:
+    import jax
+
+    count = sum(math.prod(x.shape) for x in jax.tree.leaves(initializer.global_train_state_shape.params))
+    return "model", f"{type(settings['model']).__name__}, {count:,} parameters"
 
 
 def checkpoints_named(settings: dict) -> list[str]:
@@ -124,14 +180,14 @@ def read_an_example(cfg, model) -> None:
         raise ValueError(f"Task {name}, split {cfg.split}: no row makes an example; are the texts empty?")
 
 
-def read_spec(cfg, layout, model) -> dict:
+def read_spec(cfg, model) -> dict:
     """Returns {feature: jax.ShapeDtypeStruct} of a global batch, as the data pipeline makes it."""
     import jax
 
     from t5x import utils
 
     cfg = with_lengths(cfg)
-    ds = utils.get_dataset(cfg, layout.shard_id, layout.num_shards, model.FEATURE_CONVERTER_CLS, num_epochs=1)
+    ds = utils.get_dataset(cfg, 0, 1, model.FEATURE_CONVERTER_CLS, num_epochs=1)
     return {
         name: jax.ShapeDtypeStruct((cfg.batch_size, *spec.shape[1:]), spec.dtype.as_numpy_dtype)
         for name, spec in ds.element_spec.items()

@@ -1,0 +1,328 @@
+"""`t5xpg check RECIPE --on v5e-16`: the recipe's training step, compiled for TPUs that are not here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import itertools
+import math
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from t5xpg import recipes, t5x_finder
+from t5xpg.base import files
+from t5xpg.inspection import accelerators, compiled
+
+PARTITIONS = "partitioning.PjitPartitioner.num_partitions"
+SUBMESH = "partitioning.PjitPartitioner.model_parallel_submesh"
+MICROBATCHES = "trainer.Trainer.num_microbatches"
+SPREAD = "partitioning.standard_logical_axis_rules.parameter_partitioning_dims"
+TRIED = 4  # neighbours that are compiled at most
+TOKENS = ("encoder_input_tokens", "decoder_target_tokens")
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A training step as it is compiled for a slice.
+
+    Attributes:
+      parameters, optimizer: bytes of them on each chip.
+      needed: bytes of a chip's memory; where there is no program, what the compiler says that it would need.
+      text: the compiled program's, or None where the chip's memory is too small for one.
+      seconds: that the compiler took.
+    """
+
+    parameters: int
+    optimizer: int
+    needed: int
+    text: str | None
+    seconds: float
+
+
+def run(arguments: list[str], name: str, dump: str | None) -> int:
+    """Prints what `check` says of the recipe's data, then of its step on the slice `name`; returns the exit status.
+
+    Args:
+      arguments: those of the run.
+      name: see accelerators.find.
+      dump: a folder to write the compiled program's text into.
+    """
+    target = accelerators.find(name)
+    use_libtpu(name)
+    if not t5x_finder.is_embedded():
+        raise ValueError("--on compiles the embedded engine's step; set T5XPG_ENGINE=embedded for this command.")
+    from t5xpg.cli import check
+    from t5xpg.cli.quiet import import_tensorflow
+
+    import_tensorflow()
+    devices = devices_of(target)
+    recipe = training_recipe(arguments)
+    settings = recipe.settings()
+    for line in check.describe_data(settings):
+        show(*line)
+    prepared = prepare(settings, devices)
+    show(*check.describe_batch(settings, prepared.batch))
+    show(*check.describe_model(settings, prepared.initializer))
+    step = compile_step(prepared, target)
+    for line in describe(step, prepared, target):
+        show(*line)
+    if dump and step.text:
+        path = os.path.join(dump, f"train_step.{target.topology.replace(':', '_')}.hlo.txt")
+        files.make_folder(dump)
+        files.write_whole(path, step.text)
+        show("program", path)
+    if step.text is None:
+        suggest(arguments, step, prepared, target, devices)
+        return 1
+    show(*check.describe_ready(recipe, arguments))
+    return 0
+
+
+def show(name: str, text: str) -> None:
+    print(f"{name:<11}{text}", flush=True)
+
+
+# ---- The slice ----
+
+
+def use_libtpu(name: str) -> None:
+    """Lets JAX compile with libtpu on a machine without TPUs; raises ValueError where libtpu is not there."""
+    if not os.environ.get("TPU_LIBRARY_PATH") and importlib.util.find_spec("libtpu") is None:
+        raise ValueError(f"Compiling for {name} needs libtpu; pip install 't5xpg[tpu]'.")
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # else it looks for the TPUs of this machine on the network
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # else one process at a time, though none uses a TPU
+
+
+def devices_of(target: accelerators.Slice) -> list:
+    """Returns the slice's devices, which can be compiled for and nothing else."""
+    import jax
+    from jax.experimental import topologies
+
+    from t5xpg.cli.quiet import quiet_stderr
+
+    jax.config.update("jax_platforms", "cpu")
+    with quiet_stderr():  # libtpu misses the settings of a TPU's own machine, which it is not on
+        topology = topologies.get_topology_desc(platform="tpu", topology_name=target.topology, **target.options)
+    if len(topology.devices) != target.chips:
+        raise ValueError(f"libtpu takes {target.topology} for {len(topology.devices)} devices, not {target.chips}.")
+    return topology.devices
+
+
+# ---- The step ----
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A recipe's model on a slice: what its training step is lowered with."""
+
+    settings: dict[str, Any]
+    batch: dict[str, Any]
+    initializer: Any
+
+
+def training_recipe(arguments: list[str]) -> recipes.Recipe:
+    recipe = recipes.read(arguments)
+    if recipe.program != "train":
+        raise ValueError(f"--on compiles training steps, and this recipe is of t5xpg {recipe.program}.")
+    return recipe
+
+
+def prepare(settings: dict[str, Any], devices: list) -> Prepared:
+    """Puts the recipe's partitioner on `devices`, and its model's shapes on the partitioner."""
+    from t5x.embedded import initialization, platforms
+    from t5xpg.cli import check
+
+    partitioner = settings["partitioner"]
+    with platforms.standing_in(devices):
+        mesh = partitioner.mesh
+    batch = check.read_batch(settings)
+    initializer = check.make_initializer(settings, batch)
+    initialization.check_divisible(initializer, mesh)
+    return Prepared(settings, batch, initializer)
+
+
+def compile_step(prepared: Prepared, target: accelerators.Slice) -> Step:
+    """Compiles the step that `t5xpg train` would run."""
+    import jax
+
+    from t5xpg.base import memory
+    from t5xpg.cli.quiet import quiet_stderr
+
+    settings, initializer = prepared.settings, prepared.initializer
+    partitioner, state = settings["partitioner"], initializer.global_train_state_shape
+    parts = memory.state_parts(state, initializer.train_state_axes, partitioner.mesh)
+    if settings.get("use_hardware_rng") or settings.get("random_seed") is None:
+        jax.config.update("jax_default_prng_impl", "unsafe_rbg")  # as the run will
+    trainer = settings["trainer_cls"](
+        model=settings["model"],
+        train_state=state,
+        partitioner=partitioner,
+        train_state_axes=initializer.train_state_axes,
+        eval_names=[],
+        summary_dir=None,
+        rng=jax.random.PRNGKey(0),
+    )
+    tick = time.monotonic()
+    text = None
+    with trainer, progress(target), quiet_stderr():
+        try:
+            executable = partitioner.compile(trainer._partitioned_train_step, state, prepared.batch)
+        except jax.errors.JaxRuntimeError as error:
+            needed = needed_by(str(error), parts["parameters"] + parts["optimizer"])
+        else:
+            text, sizes = executable.as_text(), executable.memory_analysis()
+            needed = (
+                sizes.argument_size_in_bytes + sizes.generated_code_size_in_bytes + memory.bytes_of_step(executable)
+            )
+    return Step(parts["parameters"], parts["optimizer"], needed, text, time.monotonic() - tick)
+
+
+def needed_by(message: str, state: int) -> int:
+    """Returns the bytes that XLA says a program would need of a chip that is too small for it.
+
+    Args:
+      message: XLA's error.
+      state: bytes of the program's arguments, which XLA counts in or, if they are not to blame, leaves out.
+
+    Raises:
+      ValueError: the error is another one.
+    """
+    everything = re.search(r"Used ([\d.]+)([KMGT]) of [\d.]+[KMGT] hbm", message)
+    temporary = re.search(r"HLO temporaries \(([\d.]+)([KMGT])\) exceeds available HBM", message)
+    if not (found := everything or temporary):
+        raise ValueError(f"The step cannot be compiled: {message.splitlines()[0]}")
+    size = int(float(found[1]) * 1024 ** ("KMGT".index(found[2]) + 1))
+    return size if everything else size + state
+
+
+@contextlib.contextmanager
+def progress(target: accelerators.Slice) -> Iterator[None]:
+    """Says that the compiler is at work, and on a terminal, for how long."""
+    line = f"{'compiling':<11}for {target.topology} …"
+    if not sys.stdout.isatty():
+        print(f"{line} (it may take minutes)", flush=True)
+        yield
+        return
+    tick, done = time.monotonic(), threading.Event()
+
+    def count() -> None:
+        while not done.wait(1):
+            print(f"\r{line} {time.monotonic() - tick:.0f} s", end="", flush=True)
+
+    thread = threading.Thread(target=count, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        print("\r\033[K", end="", flush=True)
+
+
+# ---- What is said of it ----
+
+
+def describe(step: Step, prepared: Prepared, target: accelerators.Slice) -> Iterator[tuple[str, str]]:
+    """Yields (name, text) of a compiled step: memory, work, communication, and the bound on its speed."""
+    yield "compiled", f"for {target.topology} in {step.seconds:.0f} s; what follows is of each chip of {target.chips}"
+    yield "memory", describe_memory(step, target)
+    if step.text is None:
+        return
+    from t5xpg.base import memory
+
+    program = compiled.Program(step.text)
+    operations, accessed, moved = program.operations(), program.accessed(), program.communication(target.chips)
+    words = f"{operations / 1e12:.3g} TFLOP in products of matrices, {memory.in_words(accessed)} from and to memory"
+    yield "work", f"{words}, each step"
+    if program.unknown_loops:
+        yield "note", f"{program.unknown_loops} loops of unknown length are counted as if they ran once"
+    if program.kernels():
+        yield "note", f"the operations of {program.kernels()} runs of kernels are not counted"
+    sent = [f"{kind} {memory.in_words(x.size)} ({x.count:,} times)" for kind, x in moved.items()]
+    yield "network", ", ".join(sent) or "nothing is sent"
+    chip = target.chip
+    times = {
+        "arithmetic": operations / chip.tflops / 1e12,
+        "memory": accessed / chip.memory_speed / 1e9,
+        "network": sum(x.sent for x in moved.values()) / chip.network_speed / 1e9,
+    }
+    binds = max(times, key=lambda name: times[name])
+    yield "time", ", ".join(f"{name} {1000 * t:.3g} ms" for name, t in times.items()) + f": {binds} binds"
+    tokens = sum(math.prod(x.shape) for name, x in prepared.batch.items() if name in TOKENS)
+    rate = float(f"{tokens / times[binds]:.3g}")
+    yield "bound", f"{rate:,.0f} tokens/s of {target.chips} chips, at {tokens:,} a step; a bound, not a prediction"
+
+
+def describe_memory(step: Step, target: accelerators.Slice) -> str:
+    parts = {"parameters": step.parameters, "optimizer": step.optimizer}
+    parts["gradients, activations and program"] = step.needed - step.parameters - step.optimizer
+    listed = ", ".join(f"{name} {memory_in_words(size)}" for name, size in parts.items())
+    verdict = "fits" if step.text else "does not fit"
+    return f"{memory_in_words(step.needed)} of a chip's {target.chip.memory} GiB ({listed}): {verdict}"
+
+
+def memory_in_words(size: float) -> str:
+    """In units of 1,024, as the memory of a chip is."""
+    power = max(int(math.log(size, 1024)), 0) if size >= 1 else 0
+    return f"{size / 1024**power:.3g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+# ---- What fits ----
+
+
+def suggest(arguments: list[str], step: Step, prepared: Prepared, target: accelerators.Slice, devices: list) -> None:
+    """Compiles neighbours of a recipe that does not fit, those that communicate least first, up to one that does."""
+    tried = list(itertools.islice(neighbours(step, prepared, target), TRIED))
+    for bindings in tried:
+        try:
+            settings = training_recipe([*arguments, *bindings]).settings()
+            found = compile_step(prepare(settings, devices), target)
+        except ValueError as error:
+            show("tried", f"{' '.join(bindings)}: {error}")
+            continue
+        show("tried", f"{' '.join(bindings)}: {describe_memory(found, target)}")
+        if found.text:
+            show("fits", f"with {' '.join(bindings)}")
+            return
+    show("fits", "nothing that was tried; take a larger slice, a smaller BATCH_SIZE, or a model of scalable_t5")
+
+
+def neighbours(step: Step, prepared: Prepared, target: accelerators.Slice) -> Iterator[list[str]]:
+    """Yields bindings with which the step may fit, by an estimate: state and activations divided as they say."""
+    import gin
+
+    settings = prepared.settings
+    mesh, rows = settings["partitioner"].mesh, next(iter(prepared.batch.values())).shape[0]
+    before = mesh.shape["model"], query(gin, SPREAD) or 1, query(gin, MICROBATCHES) or 1
+    state = 2 * step.parameters + step.optimizer  # with gradients, which are divided as parameters are
+    powers = [2**i for i in range(9)]
+    for model, spread, parts in itertools.product(powers, (1, 2), powers):
+        data = target.chips // model if target.chips % model == 0 else 0
+        if model < before[0] or spread < before[1] or parts < before[2] or not data or rows % (data * parts):
+            continue
+        fewer = model / before[0]
+        kept = state / fewer / (data if spread > before[1] else 1)
+        if kept + max(step.needed - state, 0) / fewer / (parts / before[2]) > target.chip.memory * 1024**3:
+            continue
+        bindings = {PARTITIONS: model, SPREAD: spread, MICROBATCHES: parts}
+        changed = [
+            f"{name}={value}" for (name, value), old in zip(bindings.items(), before, strict=True) if value != old
+        ]
+        if model != before[0] and query(gin, SUBMESH):
+            changed.append(f"{SUBMESH}=None")
+        if changed:
+            yield changed
+
+
+def query(gin, name: str) -> Any:
+    """Returns what gin binds a parameter to, None where it does not."""
+    try:
+        return gin.query_parameter(name)
+    except ValueError:  # gin's word for a parameter that nothing binds
+        return None
