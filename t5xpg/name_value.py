@@ -9,16 +9,20 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+DISTRIBUTED_FLAGS = {  # {T5X's flag: what clusters.join calls it}
+    "--coordinator_address": "address",
+    "--process_count": "count",
+    "--process_index": "index",
+    "--initialization_timeout": "timeout",
+}
 FLAGS_WITH_VALUE = {
     f"--{name}"
-    for name in (
-        *("gin_file", "gin_bindings", "gin_search_paths", "tfds_data_dir", "seqio_additional_cache_dirs"),
-        *("coordinator_address", "process_count", "process_index", "initialization_timeout"),
-        "shard_id",
-    )
-}
-OWN_FLAGS = {"--allow_changes"}  # of the embedded engine's programs, not of T5X's
+    for name in ("gin_file", "gin_bindings", "gin_search_paths", "tfds_data_dir", "seqio_additional_cache_dirs")
+} | {"--shard_id", *DISTRIBUTED_FLAGS}
+OWN_FLAGS = {"--allow_changes", "--multiprocess"}  # of the embedded engine's programs, not of T5X's
+OTHER_FLAGS = {"--multiprocess_gpu"}
 
 
 def program_flags(arguments: Sequence[str], recipes: Path) -> list[str]:
@@ -59,6 +63,25 @@ def gin_value(name: str, text: str) -> str:
     return repr(text) if is_path and isinstance(value, int | float) else text
 
 
+def without_distributed_flags(flags: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Returns the other flags, and the arguments of clusters.join that these give.
+
+    Raises:
+      ValueError: a number is not one.
+    """
+    left: list[str] = []
+    given: dict[str, Any] = {}
+    for flag in flags:
+        name, _, value = flag.partition("=")
+        if name not in DISTRIBUTED_FLAGS:
+            left.append(flag)
+        elif name != "--coordinator_address" and not value.isdecimal():
+            raise ValueError(f"{flag} is not a number.")
+        else:
+            given[DISTRIBUTED_FLAGS[name]] = value if name == "--coordinator_address" else int(value)
+    return left, given
+
+
 def gin_arguments(flags: list[str]) -> tuple[list[str], list[str], list[str]]:
     """Returns (files, bindings, search paths) of a program's flags; its other flags are left out."""
     given: dict[str, list[str]] = {"gin_file": [], "gin_bindings": [], "gin_search_paths": []}
@@ -66,7 +89,7 @@ def gin_arguments(flags: list[str]) -> tuple[list[str], list[str], list[str]]:
         name, _, value = flag.partition("=")
         if name.lstrip("-") in given:
             given[name.lstrip("-")].append(value)
-        elif name not in FLAGS_WITH_VALUE | OWN_FLAGS:
+        elif name not in FLAGS_WITH_VALUE | OWN_FLAGS | OTHER_FLAGS:
             raise ValueError(f"{flag} is not a flag of T5X's programs.")
     paths = [path for value in given["gin_search_paths"] for path in value.split(",")]
     engine = importlib.import_module("t5x").__path__[0]

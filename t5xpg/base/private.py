@@ -1,4 +1,4 @@
-"""The private names of T5X's models and of TensorFlow that this package uses, each because there is no public one."""
+"""The private names of T5X's models, TensorFlow and JAX that this package uses, as there are no public ones."""
 
 from __future__ import annotations
 
@@ -36,3 +36,10 @@ def metrics_function(model_class: type) -> Any:
 def end_iterator(iterator: Any) -> None:
     """Ends a tf.data iterator now; TensorFlow itself waits until nothing refers to it."""
     iterator._iterator_resource = None
+
+
+def coordinator_address() -> str:
+    """Returns "host:port" at which the processes of this run have reached the first, also where JAX detected it."""
+    from jax._src.distributed import global_state
+
+    return str(global_state.coordinator_address)

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from t5xpg import name_value, recipes, t5x_finder
+from t5xpg.base import clusters
 
 VERBS = {
     "train": (
@@ -61,7 +62,8 @@ def register_program(verbs, verb: str, summary: str, description: str, examples:
         "arguments",
         nargs="*",
         metavar="RECIPE.gin | NAME=VALUE | --flag=value",
-        help="recipes, in order; gin bindings, whose text needs no quotes; and any flag of T5X's program",
+        help="recipes, in order; gin bindings, whose text needs no quotes; any flag of T5X's program; and "
+        "--multiprocess in each of several processes, which find each other under SLURM, on TPUs, in GKE and under MPI",
     )
     parser.set_defaults(run=lambda args: run_or_help(parser, f"t5x.{verb}", args.arguments))
 
@@ -87,6 +89,20 @@ def show_scores() -> None:
         scores.show(str(gin.query_parameter("%MODEL_DIR")))
 
 
+def flags_of_t5x(flags: list[str]) -> list[str]:
+    """Returns the flags that the installed T5X has, and does what --multiprocess means in its place.
+
+    T5X's train joins other processes by --multiprocess_gpu alone, its eval and infer not at all; but all go on in a
+    process that has joined them.
+    """
+    if "--allow_changes" in flags:
+        print("--allow_changes is left out: the installed T5X has no such flag.", file=sys.stderr)
+    if "--multiprocess" in flags:
+        flags, where = name_value.without_distributed_flags(flags)
+        clusters.join(**where)
+    return [flag for flag in flags if flag not in name_value.OWN_FLAGS]
+
+
 def run_program(module: str, arguments: list[str]) -> int:
     """Runs one of T5X's programs as `python -m` would; returns its exit status."""
     import runpy
@@ -94,9 +110,8 @@ def run_program(module: str, arguments: list[str]) -> int:
     from t5xpg.cli.quiet import import_tensorflow
 
     flags = name_value.program_flags(arguments, recipes.recipes_root())
-    if not t5x_finder.is_embedded() and (own := name_value.OWN_FLAGS.intersection(flags)):
-        print(f"{', '.join(own)} is left out: the installed T5X has no such flag.", file=sys.stderr)
-        flags = [flag for flag in flags if flag not in own]
+    if not t5x_finder.is_embedded():
+        flags = flags_of_t5x(flags)
     import_tensorflow()
     bindings = name_value.given_bindings(flags)
     name_value.check_macros_when_parsed(bindings)

@@ -5,7 +5,7 @@ import sys
 
 import gin
 import pytest
-from command import run_fresh_t5xpg
+from command import run_fresh_t5xpg, run_t5xpg
 
 from t5xpg import name_value
 from t5xpg.cli import programs
@@ -81,8 +81,57 @@ def test_a_flag_that_t5x_lacks_is_left_out_with_a_line(embedded, monkeypatch, ca
     assert capsys.readouterr().err == ("" if embedded else said)
 
 
+@pytest.fixture
+def ran_by_t5x(monkeypatch):
+    """What the installed T5X's program was called with, which runs nothing, and what was joined before."""
+    ran, joined = [], []
+    monkeypatch.setattr(programs.t5x_finder, "is_embedded", lambda: False)
+    monkeypatch.setattr(programs.clusters, "join", lambda **where: joined.append(where))
+    monkeypatch.setattr(runpy, "run_module", lambda *_, **__: ran.extend(sys.argv))
+    monkeypatch.setattr(name_value, "check_macros_when_parsed", lambda bindings: None)
+    monkeypatch.setattr(sys, "argv", [])
+    return ran, joined
+
+
+@pytest.mark.parametrize(
+    ("flags", "where"),
+    [
+        ([], {}),
+        (["--process_index", "1", "--process_count=2"], {"index": 1, "count": 2}),
+        (["--coordinator_address=[::1]:80", "--initialization_timeout=9"], {"address": "[::1]:80", "timeout": 9}),
+    ],
+)
+def test_an_installed_t5x_runs_in_a_process_that_has_joined_the_others(ran_by_t5x, flags, where):
+    ran, joined = ran_by_t5x
+    assert programs.run_program("t5x.eval", ["a.gin", "--multiprocess", *flags, "--tfds_data_dir=d"]) == 0
+    assert ran[2:] == ["--gin_file=a.gin", "--tfds_data_dir=d"] and joined == [where]
+
+
+def test_an_installed_t5x_joins_by_itself_as_it_always_did(ran_by_t5x):
+    ran, joined = ran_by_t5x
+    flags = ["--multiprocess_gpu", "--process_count=2", "--process_index=0", "--coordinator_address=localhost:80"]
+    assert programs.run_program("t5x.train", ["a.gin", *flags]) == 0
+    assert ran[3:] == flags and joined == []
+
+
+def test_a_process_count_that_is_not_a_number_is_named(ran_by_t5x):
+    with pytest.raises(ValueError, match="^--process_count=two is not a number.$"):
+        programs.run_program("t5x.train", ["a.gin", "--multiprocess", "--process_count=two"])
+
+
+@pytest.mark.parametrize("verb", ["train", "eval", "infer"])
+def test_where_no_cluster_is_found_one_line_says_what_was_looked_for(verb):
+    words = ("configs/byt5_tiny.gin", "MODEL_DIR=unused", "FILES=unused", "--multiprocess")
+    done = run_t5xpg(verb, *words)
+    assert done.returncode == 1 and not done.stdout
+    (line,) = [line for line in done.stderr.splitlines() if line]
+    assert line.startswith("t5xpg: error: --multiprocess has not found this run's other processes: it looked for")
+    assert "SLURM_STEP_NODELIST" in line and "--coordinator_address=HOST:PORT" in line
+
+
 def test_a_flag_of_our_own_is_no_error_in_a_recipe_that_is_read():
-    assert name_value.gin_arguments(program_flags(["a.gin", "--allow_changes"]))[0] == ["a.gin"]
+    assert name_value.gin_arguments(program_flags(["a.gin", "--allow_changes", "--multiprocess"]))[0] == ["a.gin"]
+    assert name_value.gin_arguments(program_flags(["a.gin", "--multiprocess_gpu"]))[0] == ["a.gin"]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from absl import app, flags, logging
 
 from t5x import gin_utils
 from t5x.embedded import console, peers, signals
-from t5xpg.base import stores
+from t5xpg.base import clusters, private, stores
 
 FLAGS = flags.FLAGS
 
@@ -39,7 +39,13 @@ def define_train_flags() -> None:
 
 
 def define_distributed_flags() -> None:
-    flags.DEFINE_boolean("multiprocess_gpu", False, "Whether this is one of several processes.")
+    flags.DEFINE_boolean(
+        "multiprocess",
+        False,
+        "Whether this is one of several processes; what the next three flags do not say is detected. The embedded "
+        "engine's own: T5X has no such flag.",
+    )
+    flags.DEFINE_boolean("multiprocess_gpu", False, "The same, as T5X calls it; for what is detected, see JAX.")
     flags.DEFINE_string("coordinator_address", None, "address:port of the first process.")
     flags.DEFINE_integer("process_count", None, "How many processes there are.")
     flags.DEFINE_integer("process_index", None, "Which of them this is.")
@@ -87,17 +93,15 @@ def run(program: Callable, output_dir_macro: str = "MODEL_DIR", overriding_flags
 
 def join_processes() -> None:
     """Joins the other processes of a multi-process run, where the flags say there are some."""
-    if "multiprocess_gpu" not in FLAGS or not FLAGS.multiprocess_gpu:
-        return
+    where = (FLAGS.coordinator_address, FLAGS.process_count, FLAGS.process_index)
     timeout = FLAGS.initialization_timeout
-    jax.distributed.initialize(
-        FLAGS.coordinator_address,
-        FLAGS.process_count,
-        FLAGS.process_index,
-        **({"initialization_timeout": timeout} if timeout else {}),
-    )
-    address = FLAGS.coordinator_address
-    peers.join(peers.host_of(address) if address else None)
+    if FLAGS.multiprocess:
+        clusters.join(*where, timeout)
+    elif FLAGS.multiprocess_gpu:
+        jax.distributed.initialize(*where, **({"initialization_timeout": timeout} if timeout else {}))
+    else:
+        return
+    peers.join(peers.host_of(private.coordinator_address()))
 
 
 def set_up_data() -> None:
