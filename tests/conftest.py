@@ -160,5 +160,5 @@ def finetuned(tmp_path_factory, micro_run, pairs):
 
 def pytest_collection_modifyitems(items):
     """Puts the longest files first, so that no process ends up alone with one of them."""
-    longest = ("test_resume", "test_processes", "test_train", "test_stopping", "test_survival")
+    longest = ("test_resume", "test_processes", "test_other_numbers", "test_train", "test_stopping", "test_survival")
     items.sort(key=lambda item: item.path.stem not in longest)

@@ -4,73 +4,17 @@ import os
 import re
 import shutil
 import signal
-import socket
-import time
 
 import numpy as np
 import pytest
-from command import run_t5xpg, start_t5xpg
+from command import run_t5xpg
 from conftest import TESTS
+from event_files import curve
+from processes import TIMEOUT, Processes
 
 from t5x import checkpoints
 from t5x.embedded import data_position, folder_lock
 from t5xpg import Model
-
-TIMEOUT = 600  # seconds; a machine with two busy cores needs some of it
-
-
-class Two:
-    """Both processes of a run; what they print goes to process_<i>.log."""
-
-    def __init__(self, folder, *words, verb: str = "train"):
-        with socket.socket() as probe:
-            probe.bind(("localhost", 0))
-            port = probe.getsockname()[1]
-        flags = ["--multiprocess_gpu", f"--coordinator_address=localhost:{port}", "--process_count=2"]
-        self.logs = [folder / f"process_{index}.log" for index in range(2)]
-        self.processes = []
-        for index, log in enumerate(self.logs):
-            log.touch()
-            one = start_t5xpg(verb, *words, *flags, f"--process_index={index}", stdout=log, stderr=log)
-            self.processes.append(one)
-
-    @property
-    def output(self) -> str:
-        return "\n".join(log.read_text() for log in self.logs)
-
-    def wait_until(self, condition) -> None:
-        deadline = time.time() + TIMEOUT
-        while not condition() and all(p.is_alive() for p in self.processes) and time.time() < deadline:
-            time.sleep(0.1)
-        assert condition(), self.output
-
-    def end(self, timeout: float = TIMEOUT) -> list[int]:
-        """Waits for both and returns their exit statuses."""
-        deadline = time.time() + timeout
-        for process in self.processes:
-            process.join(max(0.0, deadline - time.time()))
-        left = [index for index, process in enumerate(self.processes) if process.is_alive()]
-        for process in self.processes:
-            process.kill()
-            process.join()
-        assert not left, f"Of the processes, {left} go on after {timeout} s. {self.output}"
-        return [process.exitcode for process in self.processes]
-
-
-def train_two(folder, *arguments) -> Two:
-    return Two(folder, TESTS / "micro.gin", *arguments)
-
-
-def curve(folder) -> dict[tuple[str, int], float]:
-    """Returns {(tag, step): value} of the numbers in a folder's event files, times aside."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.util.tensor_util import make_ndarray
-
-    events = EventAccumulator(str(folder), size_guidance={"tensors": 0}).Reload()
-    tags = events.Tags()["tensors"]
-    found = {(tag, event.step): make_ndarray(event.tensor_proto) for tag in tags for event in events.Tensors(tag)}
-    timed = {key for key in found if key[0].startswith("timing/")}
-    return {key: float(value) for key, value in found.items() if value.dtype.kind == "f" and key not in timed}
 
 
 def params_at(model_dir, step: int) -> dict[str, np.ndarray]:
@@ -82,7 +26,7 @@ def params_at(model_dir, step: int) -> dict[str, np.ndarray]:
 def two_processes(tmp_path_factory, corpus):
     """A finished run of two processes with dropout: its MODEL_DIR."""
     folder = tmp_path_factory.mktemp("two")
-    two = train_two(folder, f"FILES={corpus}", f"MODEL_DIR={folder}/run", "DROPOUT_RATE=0.1")
+    two = Processes(folder, TESTS / "micro.gin", f"FILES={corpus}", f"MODEL_DIR={folder}/run", "DROPOUT_RATE=0.1")
     assert two.end() == [0, 0], two.output
     assert "on 2 cpu devices" in two.output
     return folder / "run"
@@ -110,7 +54,13 @@ def test_sigterm_to_one_stops_both_at_a_step_that_any_number_goes_on_from(two_pr
     model_dir = tmp_path / "run"
     shutil.copytree(two_processes, model_dir)
     arguments = (f"FILES={corpus}", f"MODEL_DIR={model_dir}", "DROPOUT_RATE=0.1")
-    two = train_two(tmp_path, *arguments, "TRAIN_STEPS=1000000", "train_script.train.train_eval_dataset_cfg=None")
+    two = Processes(
+        tmp_path,
+        TESTS / "micro.gin",
+        *arguments,
+        "TRAIN_STEPS=1000000",
+        "train_script.train.train_eval_dataset_cfg=None",
+    )
     two.wait_until(lambda: checkpoints.all_steps(str(model_dir))[-1] >= 30)
     os.kill(two.processes[1].pid, signal.SIGTERM)
     statuses, output = two.end(), two.output
@@ -135,7 +85,7 @@ def test_both_go_round_what_one_finds_damaged(two_processes, corpus, tmp_path):
         "from __gin__ import dynamic_registration\nimport stalling\nfrom t5x import utils\ninclude 'tests/micro.gin'\n"
         "utils.SaveCheckpointConfig.checkpoint_manager_cls = @stalling.FlippedInOne\n"
     )
-    two = Two(tmp_path, tmp_path / "flipped.gin", *words)
+    two = Processes(tmp_path, tmp_path / "flipped.gin", *words)
     assert two.end() == [0, 0], two.output
     said = f"{model_dir}/checkpoint_20 cannot be read by process 1; moved to {model_dir}/damaged_checkpoint_20.\n"
     assert said in two.logs[0].read_text() and "Continuing from step 10" in two.logs[0].read_text(), two.output
@@ -146,7 +96,7 @@ def test_both_go_round_what_one_finds_damaged(two_processes, corpus, tmp_path):
 
 def test_a_folder_in_use_refuses_both(corpus, tmp_path):
     with folder_lock.lock_folder(str(tmp_path / "run")):
-        two = train_two(tmp_path, f"FILES={corpus}", f"MODEL_DIR={tmp_path}/run")
+        two = Processes(tmp_path, TESTS / "micro.gin", f"FILES={corpus}", f"MODEL_DIR={tmp_path}/run")
         assert two.end() == [1, 1], two.output
     # Both are refused at once: which of them is first to say so, to the other too, is open.
     said = "t5xpg: error: (process [01] of 2 failed first: )?(Another run, process|Process 0 could not lock)"
@@ -169,7 +119,7 @@ def test_kill_9_of_one_ends_both_and_is_named(two_processes, corpus, pairs, tmp_
         words += [f"FILES={corpus}"]
     else:
         words += [TESTS / "micro_model.gin", f"FILES={pairs}", "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 16}"]
-    two = Two(tmp_path, *words, verb=verb)
+    two = Processes(tmp_path, *words, verb=verb)
     two.wait_until(lambda: under_way in two.output)
     two.processes[killed].kill()
     other = 1 - killed
@@ -181,7 +131,7 @@ def test_kill_9_of_one_ends_both_and_is_named(two_processes, corpus, pairs, tmp_
 
 def test_the_error_of_one_is_the_last_line_of_both(corpus, tmp_path):
     words = (f"FILES={corpus}", f"MODEL_DIR={tmp_path}/run", "train_script.train.get_dataset_fn=@stalling.get_dataset")
-    two = Two(tmp_path, TESTS / "stalling.gin", *words, "stalling.get_dataset.fails_in=1")
+    two = Processes(tmp_path, TESTS / "stalling.gin", *words, "stalling.get_dataset.fails_in=1")
     assert two.end() == [1, 1], two.output
     first, second = (log.read_text().splitlines()[-1] for log in two.logs)
     assert second == "t5xpg: error: the data of shard 1 are gone", two.output
@@ -191,7 +141,7 @@ def test_the_error_of_one_is_the_last_line_of_both(corpus, tmp_path):
 
 def test_sigterm_to_one_ends_both_while_they_wait_for_data(corpus, tmp_path):
     words = (f"FILES={corpus}", f"MODEL_DIR={tmp_path}/run", "train_script.train.get_dataset_fn=@stalling.get_dataset")
-    two = Two(tmp_path, TESTS / "stalling.gin", *words, "train_script.train.stats_period=1")
+    two = Processes(tmp_path, TESTS / "stalling.gin", *words, "train_script.train.stats_period=1")
     two.wait_until(lambda: "step       3  loss" in two.output)
     os.kill(two.processes[1].pid, signal.SIGTERM)
     assert two.end(30) == [128 + signal.SIGTERM] * 2, two.output
