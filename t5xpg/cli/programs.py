@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
 import sys
+from collections.abc import Iterator
 
 from t5xpg import name_value, recipes, t5x_finder
 from t5xpg.base import clusters
@@ -103,6 +106,23 @@ def flags_of_t5x(flags: list[str]) -> list[str]:
     return [flag for flag in flags if flag not in name_value.OWN_FLAGS]
 
 
+@contextlib.contextmanager
+def ctrl_c_ends_at_once() -> Iterator[None]:
+    """Inside, a Ctrl-C ends the process, until the embedded engine listens to it.
+
+    There is nothing to tidy up yet; and a KeyboardInterrupt is lost on libraries that are being imported, and on JAX
+    while it waits for other processes.
+    """
+    previous = signal.getsignal(signal.SIGINT)
+    if previous is signal.default_int_handler and t5x_finder.is_embedded():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, previous)
+
+
 def run_program(module: str, arguments: list[str]) -> int:
     """Runs one of T5X's programs as `python -m` would; returns its exit status."""
     import runpy
@@ -112,12 +132,13 @@ def run_program(module: str, arguments: list[str]) -> int:
     flags = name_value.program_flags(arguments, recipes.recipes_root())
     if not t5x_finder.is_embedded():
         flags = flags_of_t5x(flags)
-    import_tensorflow()
-    bindings = name_value.given_bindings(flags)
-    name_value.check_macros_when_parsed(bindings)
-    sys.argv = [module, *flags]
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        with ctrl_c_ends_at_once():
+            import_tensorflow()
+            bindings = name_value.given_bindings(flags)
+            name_value.check_macros_when_parsed(bindings)
+            sys.argv = [module, *flags]
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except ValueError as error:

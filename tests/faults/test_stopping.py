@@ -1,5 +1,6 @@
 """Runs that end at the first signal whatever they are doing, and runs whose data does not come."""
 
+import functools
 import io
 import json
 import os
@@ -10,13 +11,27 @@ import time
 from concurrent.futures import Future
 
 import pytest
-from command import run_t5xpg, start_t5xpg
+from command import run_fresh_t5xpg, run_t5xpg, start_t5xpg
 from conftest import TESTS
 
 from t5x import checkpoints
 from t5x.embedded import signals, waiting
 
 STALLING = "train_script.train.get_dataset_fn=@stalling.get_dataset"
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Swallows:
+    def find_spec(self, name, path=None, target=None):
+        if name == "jax":
+            sys.meta_path.remove(self)
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except BaseException:
+                pass
+
+sys.meta_path.insert(0, Swallows())
+"""
 NO_EVALUATION = "train_script.train.train_eval_dataset_cfg=None"
 
 
@@ -122,6 +137,32 @@ def test_one_signal_is_never_taken_for_two(noted, monkeypatch):
     assert noted == [signal.SIGINT]
     with pytest.raises(KeyboardInterrupt):
         signals._on_signal(signal.SIGINT, None)
+
+
+def test_a_signal_is_not_lost_where_exceptions_are(monkeypatch):
+    class Collected:
+        def __del__(self):
+            raise signals.Stopped(128 + signal.SIGINT)
+
+    came, shown = [], []
+    monkeypatch.setattr("sys.unraisablehook", functools.partial(signals._raise_again, shown.append))
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        Collected()
+        while not came:
+            time.sleep(0.01)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert came == [signal.SIGINT] and not shown
+
+
+def test_ctrl_c_is_not_lost_on_what_is_being_imported(corpus, tmp_path):
+    """Some libraries drop any exception of what they import."""
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED_IMPORT)
+    done = run_fresh_t5xpg(
+        *("train", TESTS / "micro.gin", f"FILES={corpus}", f"MODEL_DIR={tmp_path}/run"), PYTHONPATH=str(tmp_path)
+    )
+    assert done.returncode == -signal.SIGINT and not (tmp_path / "run").exists()
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from t5x.embedded import console, peers, signals
 from t5xpg.base import clusters, private, stores
 
 FLAGS = flags.FLAGS
+JOINING = 300  # seconds that processes wait for each other, if no flag says it; JAX's number
+PATIENCE = 10.0  # seconds after which they say so
 
 
 def define_gin_flags() -> None:
@@ -93,14 +97,21 @@ def run(program: Callable, output_dir_macro: str = "MODEL_DIR", overriding_flags
 
 def join_processes() -> None:
     """Joins the other processes of a multi-process run, where the flags say there are some."""
-    where = (FLAGS.coordinator_address, FLAGS.process_count, FLAGS.process_index)
-    timeout = FLAGS.initialization_timeout
-    if FLAGS.multiprocess:
-        clusters.join(*where, timeout)
-    elif FLAGS.multiprocess_gpu:
-        jax.distributed.initialize(*where, **({"initialization_timeout": timeout} if timeout else {}))
-    else:
+    if not FLAGS.multiprocess and not FLAGS.multiprocess_gpu:
         return
+    where = (FLAGS.coordinator_address, FLAGS.process_count, FLAGS.process_index)
+    timeout = FLAGS.initialization_timeout or JOINING
+    waiting = f"Waiting for the other processes to start, for {timeout} s (--initialization_timeout)."
+    notice = threading.Timer(PATIENCE, print, [waiting], {"file": sys.stderr, "flush": True})
+    notice.daemon = True
+    notice.start()
+    try:
+        if FLAGS.multiprocess:
+            clusters.join(*where, timeout)
+        else:
+            jax.distributed.initialize(*where, initialization_timeout=timeout)
+    finally:
+        notice.cancel()
     peers.join(peers.host_of(private.coordinator_address()))
 
 

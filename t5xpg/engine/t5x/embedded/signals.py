@@ -10,9 +10,11 @@ what it waits for, saves and ends by itself; several processes do so after the s
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import faulthandler
+import functools
 import os
 import signal
 import sys
@@ -31,7 +33,9 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(SystemExit):
-    """Raised in the main thread by the first signal, where there is nothing to finish."""
+    """Raised in the main thread by the first signal, where there is nothing to finish; its code is 128 + the number."""
+
+    code: int
 
 
 class Interrupted(Exception):
@@ -57,6 +61,7 @@ def listen(tell_others: Callable[[str, int], None]) -> None:
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, _on_signal)
+    sys.unraisablehook = functools.partial(_raise_again, sys.unraisablehook)
     if jax.process_count() > 1:
         faulthandler.register(signal.SIGTERM, file=write, all_threads=False, chain=True)
     else:
@@ -174,6 +179,14 @@ def _on_signal(number: int, frame) -> None:
             os.kill(os.getpid(), signal.SIGTERM)  # JAX listens to it, and tells the other processes
     elif not several:
         raise Stopped(128 + number)
+
+
+def _raise_again(otherwise: Callable, unraisable) -> None:
+    """Sends the signal again if its handler ran inside what drops exceptions, such as JAX's hook of the collector."""
+    if isinstance(stopped := unraisable.exc_value, Stopped):
+        threading.Timer(0.1, _thread.interrupt_main, [signal.Signals(stopped.code - 128)]).start()  # not in here
+    else:
+        otherwise(unraisable)
 
 
 def _watch(pipe: int, tell_others: Callable[[str, int], None]) -> None:
