@@ -163,36 +163,34 @@ def test_the_name_of_a_file_says_what_it_holds(predict, model, tmp_path):
         assert predict("--file", name, "--temperature", "0") == escaped(greedy(model, TEXTS))
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_answers_come_while_stdin_is_open(predict, model, monkeypatch, as_json):
-    """A question, its answer, and only then the next question."""
-    read_end, write_end = os.pipe()
+@pytest.mark.parametrize(("verb", "as_rows"), [("predict", False), ("predict", True), ("score", True)])
+def test_a_pipe_gets_each_answer_while_stdin_is_open(verb, as_rows, predict, model, monkeypatch):
+    """A question, its answer, and only then the next question; a pipe gets only what is flushed."""
+    (asked, to_ask), (answered, to_answer) = os.pipe(), os.pipe()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(asked, encoding="utf-8"))
+    monkeypatch.setattr(sys, "stdout", os.fdopen(to_answer, "w", encoding="utf-8"))
     answers: queue.Queue[str | int | BaseException] = queue.Queue()  # lines, and then what main returned or raised
+    flags = ["--temperature", "0", *["--key", "q", "--jsonl"] * as_rows] if verb == "predict" else ["--inputs_key", "q"]
 
-    class Stdout(io.StringIO):
-        def write(self, text):
-            answers.put(text)
-
-    monkeypatch.setattr(sys, "stdin", os.fdopen(read_end, encoding="utf-8"))
-    monkeypatch.setattr(sys, "stdout", Stdout())
-    flags = ["--key", "q", "--jsonl"] if as_json else []
-
-    def ask():
+    def run():
         try:
-            answers.put(main(["predict", "run", "--file", "-", "--temperature", "0", *flags]))
+            answers.put(main([verb, "run", "--file", "-", *flags]))
         except BaseException as error:
             answers.put(error)
 
-    threading.Thread(target=ask, daemon=True).start()
-    with os.fdopen(write_end, "w", encoding="utf-8") as questions:
-        for text, expected in zip(TEXTS, greedy(model, TEXTS), strict=True):
-            questions.write((json.dumps({"q": text}) if as_json else text) + "\n")
-            questions.flush()
+    threading.Thread(target=run, daemon=True).start()
+    threading.Thread(target=lambda: [answers.put(line) for line in os.fdopen(answered)], daemon=True).start()
+    with os.fdopen(to_ask, "w", encoding="utf-8") as questions:
+        for text, target, expected in zip(TEXTS, TARGETS, greedy(model, TEXTS), strict=True):
+            print(json.dumps({"q": text, "targets": target}) if as_rows else text, file=questions, flush=True)
             answer = answers.get(timeout=60)
             assert isinstance(answer, str), answer
-            assert (json.loads(answer)["prediction"] + "\n" if as_json else answer) == (
-                expected + "\n" if as_json else escaped([expected])
-            )
+            if verb == "score":
+                assert float(answer) == pytest.approx(float(model.score([text], [target])[0]), rel=1e-4)
+            elif as_rows:
+                assert json.loads(answer)["prediction"] == expected
+            else:
+                assert answer == escaped([expected])
     assert answers.get(timeout=60) == 0
 
 
