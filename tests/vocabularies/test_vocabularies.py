@@ -223,6 +223,17 @@ def test_what_a_lower_coverage_drops_is_printed_with_counts(rare_characters, tmp
     assert all(any(f"{char}' {count}" in entry for entry in listed) for char, count in dropped.items())
 
 
+def test_the_command_keeps_every_character_unless_told_otherwise(rare_characters, tmp_path, capsys):
+    words = ["tokenizer", "train", "--input", rare_characters, "--vocab_size", "100", "--output"]
+    assert main([*words, f"{tmp_path}/all"]) == 0
+    assert "no piece" not in capsys.readouterr().out
+    pieces = sentencepiece.SentencePieceProcessor(model_file=f"{tmp_path}/all.model")
+    assert all(2 not in pieces.encode(f"words {char} words") for char in RARE)
+    assert main([*words, f"{tmp_path}/some", "--character_coverage", "0.9995"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "no piece" in line]
+    assert all(f"'{char}' {RARE[char]}" in line for char in "?é水🦜")
+
+
 def test_many_dropped_characters_are_summed_up():
     counts = {chr(0x4E00 + i): 100 - i for i in range(60)} | {"a": 5000}
     said = characters.describe_dropped(counts, {"a"}, byte_fallback=False)
