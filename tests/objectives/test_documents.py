@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import gin
 import numpy as np
 import pytest
+import seqio
 from objective_runs import BYTES, random_texts, room, run, run_t5
 from t5.data import preprocessors as t5_preprocessors
 
-from t5xpg import objectives
+from t5xpg import objectives, tasks
 from t5xpg.objectives import UL2, FullLM, IidDenoising, PrefixLM, SpanCorruption
 
 LIMIT = 65_536
@@ -48,6 +50,18 @@ def test_every_token_of_a_long_document_is_trained_on_in_each_epoch(kind, settin
     assert restored(objective, run(objective, DOCUMENTS, lengths)) == expected
 
 
+def test_a_task_gives_all_of_a_long_document_in_each_epoch(tmp_path):
+    """By the task that both engines read, shuffled, its tokens counted: there are no others in the file."""
+    (tmp_path / "long.jsonl").write_text(json.dumps({"text": LONG}) + "\n")
+    name = tasks.jsonl_task("long_document", {"train": f"{tmp_path}/long.jsonl"}, vocabulary=BYTES)
+    task = seqio.TaskRegistry.get(name)
+    ds = task.get_dataset(room(512, 114), "train", shuffle=True, seed=3, num_epochs=2)
+    arrays = [example[feature] for example in ds.as_numpy_iterator() for feature in ("inputs", "targets")]
+    ids = np.concatenate(arrays)
+    counts = np.bincount(ids[(ids >= 3) & (ids < 259)] - 3, minlength=256)
+    np.testing.assert_array_equal(counts, 2 * np.bincount(list(LONG.encode()), minlength=256))
+
+
 @case
 def test_t5s_way_is_one_random_chunk(kind, settings, lengths):
     objective = kind(**settings, select_random_chunk=True)
@@ -71,7 +85,7 @@ def test_documents_up_to_the_limit_are_t5s_to_the_bit(kind, settings, lengths):
 def test_gin_asks_for_t5s_way():
     gin.parse_config("""
         from __gin__ import dynamic_registration
-        from t5xpg import objectives
+        from t5xpg import objectives, tasks
         objectives.SpanCorruption.select_random_chunk = True
     """)
     assert objectives.get("span_corruption") == SpanCorruption(0.15, 3, select_random_chunk=True)
