@@ -187,6 +187,13 @@ def test_what_is_documented_is_what_may_be_named():
     assert all(map(trust.is_known_module, trust.NAMES))
 
 
+def test_the_readme_says_that_a_config_is_code():
+    readme = Path(trust.__file__).parent.parent.joinpath("README.md").read_text(encoding="utf-8")
+    (said,) = [text for text in readme.split("\n\n") if "`config.gin` is code" in text]
+    for word in ("`predict`", "`score`", "`qa`", "`fill-mask`", "`export`", "SECURITY.md", "`--trust`"):
+        assert word in said
+
+
 def test_what_train_alone_is_given_may_be_named(model_dir):
     binding = "train_script.train.train_eval_get_dataset_fn = @utils.get_training_eval_datasets\n"
     (model_dir / "config.gin").write_text(f"{RUN}from t5x import utils\n{binding}")

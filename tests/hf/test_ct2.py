@@ -11,7 +11,7 @@ from conftest import PROSE
 from made_runs import STEP, make_run
 
 import t5xpg
-from t5xpg.cli.main import main
+from t5xpg.cli.main import main, make_parser
 from t5xpg.hf import checkpoints, ct2, sample_text
 from t5xpg.search import Search
 from t5xpg.vocabularies import sentinels, tokenizer_json, training
@@ -152,6 +152,13 @@ def test_what_cannot_be_is_one_line(words, message, runs, tmp_path, capsys):
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_200_lines_are_compared_unless_told_otherwise():
+    args = make_parser().parse_args(["export", "ct2", "run", "out"])
+    assert (args.lines, args.compare, args.quantization) == (200, None, None)
+    lines = sample_text.python_documentation(args.lines)
+    assert len(lines) == 200 and all(line.strip() for line in lines)
 
 
 def test_a_missing_package_is_named(runs, tmp_path, capsys, monkeypatch):
