@@ -149,7 +149,7 @@ def finetuned(tmp_path_factory, micro_run, pairs):
     model_dir = tmp_path_factory.mktemp("finetuned") / "run"
     done = run_t5xpg(
         *("train", "configs/byt5_tiny_finetune.gin", TESTS / "micro_model.gin", f"FILES={pairs}"),
-        *(f"MODEL_DIR={model_dir}", f"INITIAL_CHECKPOINT_PATH={micro_run[0]}/checkpoint_20"),
+        *(f"MODEL_DIR={model_dir}", f"INITIAL_CHECKPOINT_PATH={micro_run[0]}"),
         *("TRAIN_STEPS_RELATIVE=40", "EVAL_PERIOD=20", "utils.SaveCheckpointConfig.period=20"),
         *("utils.create_learning_rate_scheduler.base_learning_rate=0.01", "train.stats_period=20"),
         "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 16}",

@@ -87,13 +87,12 @@ def test_all_checkpoints_give_what_training_gave(finetuned, pairs, tmp_path):
     assert left == []
 
 
-def test_latest_checkpoint_with_teacher_forcing_too(finetuned, pairs, tmp_path, capsys):
+def test_the_latest_checkpoint_of_a_model_dir_with_teacher_forcing_too(finetuned, pairs, tmp_path, capsys):
     recipe = tmp_path / "teacher.gin"
     recipe.write_text(
         "from __gin__ import dynamic_registration\nimport __main__ as eval_script\n"
         "from t5x import trainer\nfrom t5x import utils\n"
         "TASK_FEATURE_LENGTHS = {'inputs': 64, 'targets': 16}\n"
-        "utils.RestoreCheckpointConfig.mode = 'latest'\n"
         "eval_script.evaluate.training_evaluator_cls = @trainer.Trainer\n"
         "eval_script.evaluate.train_eval_get_dataset_fn = @utils.get_training_eval_datasets\n"
         "utils.get_training_eval_datasets.eval_steps = 2\n"

@@ -26,7 +26,7 @@ def predicted(finetuned, pairs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("predicted")
     done = run_t5xpg(
         *("infer", "configs/byt5_tiny_infer.gin", TESTS / "micro_model.gin", f"FILES={pairs}"),
-        *(f"CHECKPOINT_PATH={finetuned[0]}/checkpoint_60", f"INFER_OUTPUT_DIR={folder}"),
+        *(f"CHECKPOINT_PATH={finetuned[0]}", f"INFER_OUTPUT_DIR={folder}"),
         *("TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 16}", "infer.checkpoint_period=3", "--shard_id=0"),
         "utils.DatasetConfig.batch_size=4",
     )
@@ -54,6 +54,12 @@ def test_predictions_are_those_of_the_evaluation(predicted, finetuned):
     assert [line["inputs"] for line in found] == [
         {name: line["input"][name] for name in ("inputs_pretokenized", "targets_pretokenized")} for line in evaluated
     ]
+
+
+def test_a_model_dir_does_wherever_a_checkpoint_does(predicted, finetuned, micro_run):
+    """The fixtures are given nothing else; tests/engine/test_eval.py evaluates one."""
+    assert f"Restored step 60 of {finetuned[0]}/checkpoint_60," in (predicted / "infer.log").read_text()
+    assert f"Starting from step 20 of {micro_run[0]}/checkpoint_20" in finetuned[1].stderr
 
 
 def test_leaves_t5x_files_and_nothing_else(predicted):
@@ -112,6 +118,20 @@ def test_goes_on_after_the_last_finished_chunk(infer, predicted, tmp_path, capsy
     whole = lines(predicted / name)
     assert lines(tmp_path / name) == [*whole[:12], {"kept": True}, *whole[24:]]
     assert not chunks.exists()
+
+
+@pytest.mark.parametrize("verb", ["train", "eval", "infer", "export hf", "export ct2"])
+def test_every_program_lists_the_checkpoints_that_are_there(finetuned, pairs, tmp_path, verb):
+    path, words = f"{finetuned[0]}/checkpoint_50", (TESTS / "micro_model.gin", f"FILES={pairs}")
+    arguments = {
+        "train": ("configs/byt5_tiny_finetune.gin", *words, f"INITIAL_CHECKPOINT_PATH={path}", f"MODEL_DIR={tmp_path}"),
+        "eval": ("configs/byt5_tiny_eval.gin", *words, f"CHECKPOINT_PATH={path}", f"EVAL_OUTPUT_DIR={tmp_path}"),
+        "infer": ("configs/byt5_tiny_infer.gin", *words, f"CHECKPOINT_PATH={path}", f"INFER_OUTPUT_DIR={tmp_path}"),
+    }
+    done = run_t5xpg(*verb.split(), *arguments.get(verb, (path, tmp_path / "out")))
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert last.startswith("t5xpg: error: ") and f"{finetuned[0]} holds the checkpoints 40, 60" in last, done.stderr
 
 
 def test_bad_input_is_named(infer, tmp_path):
