@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import seqio
 from absl import logging as absl_logging
+from command import run_t5xpg
+from conftest import TESTS
 from jsonl_files import small_pieces
 
 from t5xpg import objectives, tasks
@@ -239,3 +241,16 @@ def test_check_says_it(odd_files, capsys):
     assert main(["check", "configs/byt5_tiny.gin", f"FILES={odd_files}", "NAME=odd_checked"]) == 0
     out = capsys.readouterr().out
     assert expected_remarks(out) and out.count("note ") == 2
+
+
+def test_train_says_it(tmp_path):
+    """On the terminal and in train.log, once each."""
+    texts = ["a" * (LIMIT + 1), *["plain words " * 60] * 14_000]  # more than one window of a compressed file
+    files = {"train": write_rows(tmp_path / "odd.jsonl.gz", texts)}
+    files["validation"] = write_rows(tmp_path / "validation.jsonl", texts[-20:])
+    done = run_t5xpg("train", TESTS / "micro.gin", f"FILES={files}", f"MODEL_DIR={tmp_path}/run", "TRAIN_STEPS=1")
+    assert done.returncode == 0, done.stderr
+    for text in (done.stderr, (tmp_path / "run" / "train.log").read_text()):
+        assert text.count("1 compressed file cannot be shuffled well") == 1, text
+        assert text.count("t5xpg prepare text") == 1 and "--shards 64" in text
+        assert text.count(" more than 65,536 tokens") == 1
