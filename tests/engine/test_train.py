@@ -186,3 +186,19 @@ def test_a_place_in_the_data_that_an_interruption_would_lose_is_refused(corpus, 
     )
     assert done.returncode == 1 and "save_dataset = True too" in done.stderr.splitlines()[-1], done.stderr
     assert not checkpoints.all_steps(str(tmp_path))
+
+
+def test_a_message_names_three_parameters_and_the_log_all(corpus, micro_run, tmp_path):
+    done = run_t5xpg(
+        *("train", TESTS / "micro.gin", f"FILES={corpus}", f"MODEL_DIR={tmp_path}"),
+        "utils.CheckpointConfig.restore=@utils.RestoreCheckpointConfig()",
+        f"utils.RestoreCheckpointConfig.path={micro_run[0]}/checkpoint_20",
+        "utils.RestoreCheckpointConfig.mode=specific",
+        "network.T5Config.num_decoder_layers=2",
+    )
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and f"{micro_run[0]}/checkpoint_20 lacks " in last, done.stderr
+    assert last.count("target/decoder/layers_1/") == 3
+    more = int(re.search(r" and (\d+) more, which the log names", last)[1])
+    names = re.search(rf"All {3 + more}: (.*)", (tmp_path / "train.log").read_text())[1].split(", ")
+    assert len(names) == 3 + more > 13 and all("/decoder/layers_1/" in name for name in names)
