@@ -35,13 +35,12 @@ sys.meta_path.insert(0, Swallows())
 NO_EVALUATION = "train_script.train.train_eval_dataset_cfg=None"
 
 
-class Run:
-    """A run of tests/stalling.gin in a process of its own."""
+class Program:
+    """The command in a process of its own."""
 
-    def __init__(self, folder, corpus, *arguments):
-        self.model_dir, self._log = folder / "run", folder / "output.txt"
+    def __init__(self, folder, *words):
+        self._log = folder / "output.txt"
         self._log.touch()
-        words = ("train", TESTS / "stalling.gin", f"FILES={corpus}", f"MODEL_DIR={self.model_dir}", *arguments)
         self.process = start_t5xpg(*words, stdout=self._log, stderr=self._log)
 
     @property
@@ -55,7 +54,7 @@ class Run:
         assert condition(self), self.output
 
     def signal(self, number: int) -> None:
-        """Sends a signal; the run then ends within a minute, most of which is for a busy machine."""
+        """Sends a signal; the program then ends within a minute, most of which is for a busy machine."""
         os.kill(self.process.pid, number)
         self.process.join(60)
         if self.process.is_alive():
@@ -63,6 +62,15 @@ class Run:
             raise AssertionError(f"It goes on after signal {number}: {self.output}")
         assert self.process.exitcode == 128 + number, self.output
         assert "Traceback" not in self.output
+
+
+class Run(Program):
+    """A run of tests/stalling.gin."""
+
+    def __init__(self, folder, corpus, *arguments):
+        self.model_dir = folder / "run"
+        words = (TESTS / "stalling.gin", f"FILES={corpus}", f"MODEL_DIR={self.model_dir}", *arguments)
+        super().__init__(folder, "train", *words)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +106,23 @@ def test_a_signal_while_saving_lets_the_save_complete(corpus, tmp_path):
     run.signal(signal.SIGTERM)
     steps = checkpoints.all_steps(str(run.model_dir))
     assert 10 in steps and f"saved {run.model_dir}/checkpoint_{steps[-1]};" in run.output
+
+
+@pytest.mark.parametrize(
+    ("verb", "under_way", "number"), [("eval", "Evaluating ", signal.SIGINT), ("infer", "Restored ", signal.SIGTERM)]
+)
+def test_a_signal_ends_the_other_programs(micro_run, tmp_path, verb, under_way, number):
+    row = json.dumps({"inputs": "words " * 9, "targets": "no"}) + "\n"
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text(row * 30_000)  # which take minutes
+    program = Program(
+        *(tmp_path, verb, f"configs/byt5_tiny_{verb}.gin", TESTS / "micro_model.gin"),
+        *(f"FILES={tmp_path}/{{split}}.jsonl", f"CHECKPOINT_PATH={micro_run[0]}/checkpoint_20"),
+        *(f"{verb.upper()}_OUTPUT_DIR={tmp_path}/out", "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 16}"),
+    )
+    program.wait_until(lambda program: under_way in program.output)
+    program.signal(number)
+    assert f"Stopped by {number.name}" in program.output.splitlines()[-1]
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
