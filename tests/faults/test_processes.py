@@ -104,29 +104,51 @@ def test_a_folder_in_use_refuses_both(corpus, tmp_path):
     assert not os.path.exists(tmp_path / "run" / "model-info.txt")
 
 
-KILLS = {  # verb: (what it is called with, what it says when it is under way, which process is killed)
-    "train": (["tests/micro.gin", "MODEL_DIR={tmp}/run", "TRAIN_STEPS=1000000"], "step       5  loss", 1),
-    "eval": (["configs/byt5_tiny_eval.gin", "CHECKPOINT_PATH={run}", "EVAL_OUTPUT_DIR={tmp}/out"], "Evaluating ", 0),
-    "infer": (["configs/byt5_tiny_infer.gin", "CHECKPOINT_PATH={run}", "INFER_OUTPUT_DIR={tmp}/out"], "Restored ", 1),
+VERBS = {  # verb: (what it is called with, what it says when it is under way)
+    "train": (["tests/micro.gin", "MODEL_DIR={tmp}/run", "TRAIN_STEPS=1000000"], "step       5  loss"),
+    "eval": (["configs/byt5_tiny_eval.gin", "CHECKPOINT_PATH={run}", "EVAL_OUTPUT_DIR={tmp}/out"], "Evaluating "),
+    "infer": (["configs/byt5_tiny_infer.gin", "CHECKPOINT_PATH={run}", "INFER_OUTPUT_DIR={tmp}/out"], "Restored "),
 }
 
 
-@pytest.mark.parametrize("verb", KILLS)
-def test_kill_9_of_one_ends_both_and_is_named(two_processes, corpus, pairs, tmp_path, verb):
-    words, under_way, killed = KILLS[verb]
-    words = [word.format(tmp=tmp_path, run=two_processes / "checkpoint_20") for word in words]
-    if verb == "train":
-        words += [f"FILES={corpus}"]
-    else:
-        words += [TESTS / "micro_model.gin", f"FILES={pairs}", "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 16}"]
-    two = Processes(tmp_path, *words, verb=verb)
-    two.wait_until(lambda: under_way in two.output)
+@pytest.fixture
+def start(two_processes, corpus, pairs, tmp_path):
+    """Starts a verb in two processes."""
+
+    def start(verb: str, *more) -> Processes:
+        words = [word.format(tmp=tmp_path, run=two_processes / "checkpoint_20") for word in VERBS[verb][0]]
+        if verb == "train":
+            words += [f"FILES={corpus}"]
+        else:
+            words += [TESTS / "micro_model.gin", f"FILES={pairs}", "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 16}"]
+        return Processes(tmp_path, *words, *more, verb=verb)
+
+    return start
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("verb", VERBS)
+def test_kill_9_of_one_ends_both_and_is_named(start, verb, killed):
+    two = start(verb)
+    two.wait_until(lambda: VERBS[verb][1] in two.output)
     two.processes[killed].kill()
-    other = 1 - killed
     statuses = two.end(30)
-    assert statuses[killed] == -signal.SIGKILL and statuses[other] == 1, two.output
-    last = two.logs[other].read_text().splitlines()[-1]
+    assert statuses[killed] == -signal.SIGKILL and statuses[1 - killed] == 1, two.output
+    last = two.logs[1 - killed].read_text().splitlines()[-1]
     assert last.startswith(f"t5xpg: error: process {killed} of 2 failed first: it ended without a word"), two.output
+
+
+@pytest.mark.parametrize("verb", ["eval", "infer"])
+def test_an_error_of_one_ends_the_other_programs_too(start, tmp_path, verb):
+    (tmp_path / "failing.gin").write_text(
+        "from __gin__ import dynamic_registration\nimport stalling\nfrom t5x import utils\n"
+        "utils.RestoreCheckpointConfig.state_transformation_fns = [@stalling.fail_in_one]\n"
+    )
+    two = start(verb, tmp_path / "failing.gin")
+    assert two.end() == [1, 1], two.output
+    first, second = (log.read_text().splitlines()[-1] for log in two.logs)
+    assert second == "t5xpg: error: process 1 cannot go on", two.output
+    assert first == "t5xpg: error: process 1 of 2 failed first: process 1 cannot go on", two.output
 
 
 def test_the_error_of_one_is_the_last_line_of_both(corpus, tmp_path):

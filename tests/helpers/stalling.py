@@ -1,4 +1,4 @@
-"""What can befall a run, for gin: data that stop, native code that never returns, a slow save, a flipped bit."""
+"""What can befall a run, for gin: data that stop, endless native code, a slow save, a failing restore, a flipped bit."""
 
 import threading
 import time
@@ -45,6 +45,13 @@ def save_slowly(state_dict, names, folder: str = ""):
         Path(folder, "saving").touch()
         time.sleep(3)
     return state_dict, names
+
+
+def fail_in_one(state_dict, target_state_dict, *, is_resuming: bool = False):
+    """A transformation of what is restored that fails in process 1 alone."""
+    if jax.process_index() == 1:
+        raise ValueError("process 1 cannot go on")
+    return state_dict
 
 
 class FlippedInOne(checkpoints.OrbaxCheckpointManagerInterface):
