@@ -1,4 +1,4 @@
-"""What can befall a run, for gin: data that stop, endless native code, a slow save, a failing restore, a flipped bit."""
+"""What can befall a run, for gin: data that stop, endless native code, slow saves, failing restores, a flipped bit."""
 
 import threading
 import time
