@@ -112,15 +112,18 @@ VERBS = {  # verb: (what it is called with, what it says when it is under way)
 
 
 @pytest.fixture
-def start(two_processes, corpus, pairs, tmp_path):
-    """Starts a verb in two processes."""
+def start(two_processes, corpus, tmp_path):
+    """Starts a verb in two processes, which have long to do."""
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text('{"inputs": "many words", "targets": "no"}\n' * 10_000)
 
     def start(verb: str, *more) -> Processes:
         words = [word.format(tmp=tmp_path, run=two_processes / "checkpoint_20") for word in VERBS[verb][0]]
         if verb == "train":
             words += [f"FILES={corpus}"]
         else:
-            words += [TESTS / "micro_model.gin", f"FILES={pairs}", "TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 16}"]
+            words += [TESTS / "micro_model.gin", f"FILES={tmp_path}/{{split}}.jsonl"]
+            words += ["TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 16}"]
         return Processes(tmp_path, *words, *more, verb=verb)
 
     return start
