@@ -55,8 +55,8 @@ def join(
 def detection(variables: Mapping[str, str]) -> str | None:
     """Returns "mpi4py" under an mpirun that JAX does not know and mpi4py does; None for what JAX looks for itself."""
     open_mpi_5 = "OMPI_COMM_WORLD_SIZE" in variables and "OMPI_MCA_orte_hnp_uri" not in variables
-    # srun sets PMI's variables too, and then JAX knows the step.
-    mpich = "PMI_SIZE" in variables and "SLURM_STEP_NODELIST" not in variables
+    # srun sets PMI_SIZE too, and then JAX knows the step; an mpirun within the step sets MPI_LOCALNRANKS besides.
+    mpich = "PMI_SIZE" in variables and ("MPI_LOCALNRANKS" in variables or "SLURM_STEP_NODELIST" not in variables)
     return "mpi4py" if (open_mpi_5 or mpich) and importlib.util.find_spec("mpi4py") else None
 
 
@@ -74,6 +74,6 @@ def devices(variables: Mapping[str, str]) -> list[int] | None:
             alone = variables[name] == "1"
             break
     else:
-        alone = variables.get("SLURM_NTASKS") == variables.get("SLURM_STEP_NUM_NODES")
+        alone = variables.get("SLURM_NTASKS", "unknown") == variables.get("SLURM_STEP_NUM_NODES")
     seen = variables.get("CUDA_VISIBLE_DEVICES", "")
     return [] if alone or (seen and "," not in seen) else None

@@ -34,7 +34,7 @@ def run(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
         parser.print_help()
         return 0 if arguments else 2
     own, arguments = own_options(arguments)
-    if own.on:
+    if own.on is not None:
         from t5xpg.cli import check_on
 
         return check_on.run(arguments, own.on, own.dump)
@@ -61,7 +61,7 @@ def own_options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--on")
     parser.add_argument("--dump")
     own, arguments = parser.parse_known_args(arguments)
-    if own.dump and not own.on:
+    if own.dump and own.on is None:
         parser.error("--dump keeps what --on compiles; give --on too")
     return own, arguments
 

@@ -69,12 +69,13 @@ def run(arguments: list[str], name: str, dump: str | None) -> int:
     prepared = prepare(settings, devices)
     show(*check.describe_batch(settings, prepared.batch))
     show(*check.describe_model(settings, prepared.initializer))
+    if dump:
+        files.make_folder(dump)
     step = compile_step(prepared, target)
     for line in describe(step, prepared, target):
         show(*line)
     if dump and step.text:
         path = os.path.join(dump, f"train_step.{target.topology.replace(':', '_')}.hlo.txt")
-        files.make_folder(dump)
         files.write_whole(path, step.text)
         show("program", path)
     if step.text is None:
@@ -238,7 +239,7 @@ def describe(step: Step, prepared: Prepared, target: accelerators.Slice) -> Iter
 
     program = compiled.Program(step.text)
     operations, accessed, moved = program.operations(), program.accessed(), program.communication(target.chips)
-    words = f"{operations / 1e12:.3g} TFLOP in products of matrices, {memory.in_words(accessed)} from and to memory"
+    words = f"{digits(operations / 1e12)} TFLOP in products of matrices, {memory.in_words(accessed)} from and to memory"
     yield "work", f"{words}, each step"
     if program.unknown_loops:
         yield "note", f"{program.unknown_loops} loops of unknown length are counted as if they ran once"
@@ -253,7 +254,7 @@ def describe(step: Step, prepared: Prepared, target: accelerators.Slice) -> Iter
         "network": sum(x.sent for x in moved.values()) / chip.network_speed / 1e9,
     }
     binds = max(times, key=lambda name: times[name])
-    yield "time", ", ".join(f"{name} {1000 * t:.3g} ms" for name, t in times.items()) + f": {binds} binds"
+    yield "time", ", ".join(f"{name} {digits(1000 * t)} ms" for name, t in times.items()) + f": {binds} binds"
     tokens = sum(math.prod(x.shape) for name, x in prepared.batch.items() if name in TOKENS)
     rate = float(f"{tokens / times[binds]:.3g}")
     yield "bound", f"{rate:,.0f} tokens/s of {target.chips} chips, at {tokens:,} a step; a bound, not a prediction"
@@ -270,7 +271,12 @@ def describe_memory(step: Step, target: accelerators.Slice) -> str:
 def memory_in_words(size: float) -> str:
     """In units of 1,024, as the memory of a chip is."""
     power = max(int(math.log(size, 1024)), 0) if size >= 1 else 0
-    return f"{size / 1024**power:.3g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+    return f"{digits(size / 1024**power)} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+def digits(x: float) -> str:
+    """Three of them, and all of those before the point."""
+    return f"{x:,.0f}" if x >= 999.5 else f"{x:.3g}"
 
 
 # ---- What fits ----
@@ -321,8 +327,9 @@ def neighbours(step: Step, prepared: Prepared, target: accelerators.Slice) -> It
 
 
 def query(gin, name: str) -> Any:
-    """Returns what gin binds a parameter to, None where it does not."""
+    """Returns what gin binds a parameter to, a macro's value where it is one; None where nothing binds it."""
     try:
-        return gin.query_parameter(name)
+        value = gin.query_parameter(name)
     except ValueError:  # gin's word for a parameter that nothing binds
         return None
+    return value.scoped_configurable_fn() if isinstance(value, gin.config.ConfigurableReference) else value

@@ -100,10 +100,11 @@ def flags_of_t5x(flags: list[str]) -> list[str]:
     """
     if "--allow_changes" in flags:
         print("--allow_changes is left out: the installed T5X has no such flag.", file=sys.stderr)
-    if "--multiprocess" in flags:
+    if {"--multiprocess", "--multiprocess=true"} & set(flags):
         flags, where = name_value.without_distributed_flags(flags)
         clusters.join(**where)
-    return [flag for flag in flags if flag not in name_value.OWN_FLAGS]
+        flags = [flag for flag in flags if flag not in name_value.OTHER_FLAGS]
+    return [flag for flag in flags if flag.partition("=")[0] not in name_value.OWN_FLAGS]
 
 
 @contextlib.contextmanager

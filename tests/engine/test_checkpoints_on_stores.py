@@ -53,6 +53,15 @@ def test_half_written_ones_are_not_read_and_are_cleared(make, state, bucket):
     assert_equal(restore(make, f"{bucket}/checkpoint_3"), state.replace_step(jnp.asarray(3)))
 
 
+def test_one_that_an_older_orbax_wrote_on_a_disk_is_kept(make, state, bucket, capsys):
+    files.write_whole(f"{bucket}/checkpoint_1/_CHECKPOINT_METADATA", '{"commit_timestamp_nsecs": 1700000000}')
+    files.write_whole(f"{bucket}/checkpoint_1/state/manifest.ocdbt", "…")
+    files.write_whole(f"{bucket}/checkpoint_2/_CHECKPOINT_METADATA", '{"commit_timestamp_nsecs": null}')
+    save(make, bucket, state.replace_step(jnp.asarray(3)))
+    assert files.names_in(bucket) == ["checkpoint_1", "checkpoint_3"] and checkpoints.all_steps(bucket) == [3]
+    assert f"{bucket}/checkpoint_1 is kept, but does not count" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
 def test_they_are_cleared_where_the_first_answer_to_each_removal_is_lost(make, state, stores, scheme):
     bucket = emulators.new_bucket(scheme)

@@ -174,7 +174,8 @@ def test_a_signal_is_not_lost_where_exceptions_are(monkeypatch):
     before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     try:
         Collected()
-        while not came:
+        deadline = time.monotonic() + 60
+        while not came and time.monotonic() < deadline:
             time.sleep(0.01)
     finally:
         signal.signal(signal.SIGINT, before)

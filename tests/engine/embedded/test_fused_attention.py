@@ -48,8 +48,8 @@ def test_values_and_gradients_are_the_plain_forms(shape, without):
 
 
 def test_blocks_of_queries_sum_their_gradients(monkeypatch):
-    monkeypatch.setattr(fused_attention, "WEIGHTS", 64 * 16)
-    assert fused_attention._block(192, 16) == 64 and fused_attention._block(190, 16) == 0
+    monkeypatch.setattr(fused_attention, "MEMORY", 60_000)
+    assert fused_attention._block(192, 16, 2, 8) == 64 and fused_attention._block(190, 16, 2, 8) == 0
     given = arguments(2, 192, 16, 2, 8)
     expected = value_and_gradients(plain, given)
     for x, y in zip(value_and_gradients(fused_attention.fused_attention, given), expected, strict=True):
@@ -92,3 +92,16 @@ def test_it_is_for_tpus_and_for_what_divides(monkeypatch):
     monkeypatch.setattr(platforms, "of_this_trace", lambda: "tpu")
     assert fused_attention.is_possible(query, key)
     assert not fused_attention.is_possible(jnp.zeros((1, 1022, 1, 8)), jnp.zeros((1, 1, 8, 1024)))
+    assert not fused_attention.is_possible(query[:, :1], key)  # as in decoding
+    assert fused_attention.is_possible(query, key, jnp.zeros((1, 4, 8, 8)), jnp.zeros((1, 1, 1, 8)))
+    for bias in ((2, 4, 8, 8), (1, 1, 8, 8)):
+        assert not fused_attention.is_possible(query, key, jnp.zeros(bias))
+    assert not fused_attention.is_possible(query, key, None, jnp.zeros((2, 4, 8, 8)))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 7), (3, 1, 1, 7), (1, 1, 5, 7)], ids=str)
+def test_a_mask_is_broadcast(shape):
+    query, key, value, _, _ = arguments(3, 5, 7, 2, 64)
+    mask = jnp.asarray(np.random.default_rng(0).random(shape) < 0.7)
+    expected = plain(query, key, value, None, mask)
+    np.testing.assert_allclose(fused_attention.fused_attention(query, key, value, None, mask), expected, atol=1e-5)

@@ -14,7 +14,8 @@ def test_a_process_says_that_it_waits_for_the_others(monkeypatch, capsys):
 
     def join(*where):
         joined.append(where)
-        while not printed:
+        deadline = time.monotonic() + 60
+        while not printed and time.monotonic() < deadline:
             printed.extend(capsys.readouterr().err.splitlines())
             time.sleep(0.01)
 

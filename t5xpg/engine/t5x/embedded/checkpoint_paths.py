@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import os
 import re
 
@@ -10,6 +12,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from t5x.embedded import console
 from t5xpg.base import files, stores
 
 LEGACY_INDEX = "checkpoint"
@@ -78,9 +81,28 @@ def clear_unfinished(store: str) -> None:
     """
     if jax.process_index() == 0:
         for name in files.names_in(store):
-            if re.fullmatch(r"checkpoint_\d+", name) and not is_finished(path := os.path.join(store, name)):
+            if not re.fullmatch(r"checkpoint_\d+", name) or is_finished(path := os.path.join(store, name)):
+                continue
+            if is_unmarked(path):
+                console.say(
+                    f"{path} is kept, but does not count: it has no commit_success.txt. Is it whole? Write one."
+                )
+            else:
                 files.remove(path)
     multihost_utils.sync_global_devices(f"cleared {store}")
+
+
+def is_unmarked(path: str) -> bool:
+    """Whether it is another program's, which wrote it to its end without a marker, as older Orbax did on a disk.
+
+    Ours have checksums, which are there before the time of the end is written, and the marker comes after that.
+    """
+    metadata = os.path.join(path, "_CHECKPOINT_METADATA")
+    if files.exists(os.path.join(path, "checksums")) or not files.is_file(metadata):
+        return False
+    with contextlib.suppress(ValueError, AttributeError):
+        return json.loads(files.read_text(metadata)).get("commit_timestamp_nsecs") is not None
+    return False
 
 
 def put_aside(path: str) -> str:

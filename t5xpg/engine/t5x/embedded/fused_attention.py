@@ -24,7 +24,7 @@ from t5x.embedded import platforms
 from t5x.embedded.masks import MASKED
 
 LANES = 128  # numbers that a TPU reads at once
-WEIGHTS = 512 * 512  # of one head that a program has at a time, in float32 and several times over
+MEMORY = 16 * 2**20  # bytes that a program may have on the chip
 ROWS = 32  # the blocks of queries are multiples of it: the mask's bytes are stored in rows of 32
 
 
@@ -38,7 +38,7 @@ def fused_attention(query, key, value, bias=None, mask=None) -> jax.Array:
       query: [batch, q_len, heads, head_dim].
       key, value: [batch, heads, head_dim, k_len], of the query's dtype.
       bias: float32 [1, heads, q_len, k_len]; its gradient is computed too.
-      mask: [batch, 1, q_len, k_len].
+      mask: broadcastable to [batch, 1, q_len, k_len].
 
     Returns:
       [batch, q_len, heads, head_dim] in the dtype of the value.
@@ -48,7 +48,8 @@ def fused_attention(query, key, value, bias=None, mask=None) -> jax.Array:
     if bias is not None:
         arguments["bias"] = bias[0].astype(jnp.float32)
     if mask is not None:
-        arguments["mask"] = mask[:, 0].astype(jnp.int8)
+        shape = (query.shape[0], 1, query.shape[1], key.shape[1])
+        arguments["mask"] = jnp.broadcast_to(mask, shape)[:, 0].astype(jnp.int8)
     attend = functools.partial(_attend, platforms.of_this_trace() != "tpu")
     mesh = platforms.mesh_of_this_trace()
     if not mesh.empty:
@@ -60,13 +61,24 @@ def fused_attention(query, key, value, bias=None, mask=None) -> jax.Array:
     return attend(arguments)
 
 
-def is_possible(query: jax.Array, key: jax.Array) -> bool:
-    """Whether this is traced for TPUs, their mesh divides batch and heads, and the queries divide into blocks."""
-    if platforms.of_this_trace() != "tpu":
+def is_possible(query, key, bias=None, mask=None) -> bool:
+    """Whether the kernels are for this, arguments of `fused_attention` by shape, and whether it is traced for TPUs.
+
+    They are not for single queries, for a bias of each example or a mask of each head, where the mesh does not divide
+    batch and heads, and where no block of queries fits on the chip.
+    """
+    batch, q_len, heads, head_dim = query.shape
+    if platforms.of_this_trace() != "tpu" or q_len == 1:
         return False
-    (batch, q_len, heads, _), mesh = query.shape, platforms.mesh_of_this_trace()
+    of_all_examples = bias is None or bias.shape == (1, heads, q_len, key.shape[-1])
+    of_all_heads = mask is None or mask.shape[1] == 1
+    if not (of_all_examples and of_all_heads):
+        return False
+    mesh = platforms.mesh_of_this_trace()
     ways = {name: math.prod(mesh.shape[axis] for axis in _axes(mesh, name)) for name in ("batch", "heads")}
-    return not (batch % ways["batch"] or heads % ways["heads"]) and _block(q_len, key.shape[-1]) > 0
+    if batch % ways["batch"] or heads % ways["heads"]:
+        return False
+    return _block(q_len, key.shape[-1], heads // ways["heads"], head_dim) > 0
 
 
 def _axes(mesh: Mesh, name: str) -> tuple[str, ...]:
@@ -76,11 +88,16 @@ def _axes(mesh: Mesh, name: str) -> tuple[str, ...]:
     return tuple(axis for axis in names if axis in mesh.shape)
 
 
-def _block(q_len: int, k_len: int) -> int:
-    """Returns how many queries a program has: all, or a divisor of them that its memory holds; 0 where none does."""
-    if q_len * k_len <= WEIGHTS:
-        return q_len
-    return max((n for n in range(ROWS, WEIGHTS // k_len + 1, ROWS) if q_len % n == 0), default=0)
+def _block(q_len: int, k_len: int, heads: int, head_dim: int) -> int:
+    """Returns how many queries a program has: all, or a divisor of them; the most that its memory holds, or 0.
+
+    What a program needs was found by compiling for a v5e: bias, its gradient and the mask are there twice, to be read
+    or written while another block is worked on, and so are keys, values and their gradients.
+    """
+    group = _group(heads, head_dim)
+    free = MEMORY - 24 * k_len * group * head_dim
+    most = free // ((16 * group + 20) * k_len)
+    return max((n for n in (q_len, *range(ROWS, q_len, ROWS)) if q_len % n == 0 and n <= most), default=0)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -96,7 +113,7 @@ def _forward(interpret: bool, arguments):
 
 def _backward(interpret: bool, arguments, gradient):
     query, key = arguments["query"], arguments["key"]
-    blocks = query.shape[1] // _block(query.shape[1], key.shape[1])
+    blocks = query.shape[1] // _block(query.shape[1], *key.shape[1:])
     outputs = {"d_query": jax.ShapeDtypeStruct(query.shape, query.dtype)}
     for name in ("d_key", "d_value"):  # of each block of queries
         outputs[name] = jax.ShapeDtypeStruct((blocks, *key.shape), key.dtype if blocks == 1 else jnp.float32)
@@ -122,7 +139,7 @@ def _call(
     """
     batch, q_len, heads, head_dim = inputs["query"].shape
     k_len = inputs["key"].shape[1]
-    rows, group = _block(q_len, k_len), _group(heads, head_dim)
+    rows, group = _block(q_len, k_len, heads, head_dim), _group(heads, head_dim)
     width = group * head_dim
     of_queries = pl.BlockSpec((1, rows, width), lambda g, i, b: (b, i, g))
     of_keys = pl.BlockSpec((1, k_len, width), lambda g, i, b: (b, 0, g))

@@ -184,6 +184,7 @@ def _on_signal(number: int, frame) -> None:
 def _raise_again(otherwise: Callable, unraisable) -> None:
     """Sends the signal again if its handler ran inside what drops exceptions, such as JAX's hook of the collector."""
     if isinstance(stopped := unraisable.exc_value, Stopped):
+        _State.handled -= 1
         threading.Timer(0.1, _thread.interrupt_main, [signal.Signals(stopped.code - 128)]).start()  # not in here
     else:
         otherwise(unraisable)

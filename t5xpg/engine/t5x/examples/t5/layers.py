@@ -212,7 +212,7 @@ class MultiHeadDotProductAttention(nn.Module):
 
         if not deterministic and self.dropout_rate > 0.0:
             value = _drop(value, self.make_rng("dropout"), self.dropout_rate, self.dtype)
-        if self.fused and not decode and fused_attention.is_possible(query, key):
+        if self.fused and not decode and fused_attention.is_possible(query, key, bias, mask):
             outputs = fused_attention.fused_attention(query, key, value, bias, mask)
         else:
             outputs = _attend(query, key, value, add_mask(mask, bias), self.dtype, self.float32_logits)
