@@ -85,7 +85,7 @@ def test_documents_up_to_the_limit_are_t5s_to_the_bit(kind, settings, lengths):
 def test_gin_asks_for_t5s_way():
     gin.parse_config("""
         from __gin__ import dynamic_registration
-        from t5xpg import objectives, tasks
+        from t5xpg import objectives
         objectives.SpanCorruption.select_random_chunk = True
     """)
     assert objectives.get("span_corruption") == SpanCorruption(0.15, 3, select_random_chunk=True)
