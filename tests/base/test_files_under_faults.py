@@ -43,6 +43,19 @@ def test_every_third_request_fails_and_all_is_written_and_read(stores, scheme):
 
 
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_file_is_whole_where_the_answer_to_each_of_its_parts_is_lost_once(stores, scheme):
+    bucket = emulators.new_bucket(scheme)
+    with faulty_store(
+        stores, scheme, every=2, faults=["lost"], only=lambda method, _: method in ("POST", "PUT")
+    ) as proxy:
+        with files.open_whole(f"{bucket}/large", "wb") as file:
+            for start in range(0, len(CONTENT), 2**20):
+                file.write(CONTENT[start : start + 2**20])
+        assert len(proxy.faults) >= 2
+    assert files.read_bytes(f"{bucket}/large") == CONTENT
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
 def test_a_folder_is_removed_whose_removal_was_answered_by_nobody(stores, scheme):
     """Orbax clears by epath: with the first answer lost, the second is a 404 at gs://."""
     bucket = emulators.new_bucket(scheme)

@@ -1,8 +1,9 @@
 """gcp-storage-emulator with what of the real service gcsfs and TensorStore rely on: `python gcs_server.py start …`.
 
 The emulator sends no `x-goog-generation` with an object and does not read ifGenerationMatch, by which TensorStore
-commits an OCDBT manifest that nobody else has written since it was read, and gcsfs creates what is not there yet. The
-last part of an upload that is sent again, because the first answer was lost, is a 404; the service answers as before.
+commits an OCDBT manifest that nobody else has written since it was read, and gcsfs creates what is not there yet. A
+part of an upload that is sent again, because the first answer was lost, is an error; the service ignores bytes that it
+has, and answers as before.
 """
 
 import json
@@ -11,6 +12,7 @@ from http import HTTPStatus
 
 from gcp_storage_emulator.exceptions import NotFound
 from gcp_storage_emulator.handlers import objects
+from gcp_storage_emulator.storage import Storage
 
 
 def generation(storage, bucket: str, name: str) -> str:
@@ -47,6 +49,12 @@ def upload_partial(request, response, storage, *args, original=objects.upload_pa
         response.json(json.loads(finished[upload]))
 
 
+def add_part(storage, upload, content, total_size=None, expected_start=None, original=Storage.add_to_resumable_upload):
+    if expected_start is not None and (known := storage.get_resumable_byte_count(upload) - expected_start) > 0:
+        content, expected_start = content[known:], expected_start + known
+    return original(storage, upload, content, total_size, expected_start)
+
+
 def name_of(request) -> str | None:
     """Returns the name of the object that an upload is to write; the request's body is read here in any case."""
     data = request.data
@@ -56,6 +64,7 @@ def name_of(request) -> str | None:
 
 finished: dict[str, str] = {}  # {upload: what it was answered at its end}
 objects.download, objects.insert, objects.upload_partial = download, insert, upload_partial
+Storage.add_to_resumable_upload = add_part
 
 if __name__ == "__main__":
     from gcp_storage_emulator.__main__ import main
