@@ -152,7 +152,8 @@ def _call(
 
     joined = {name: x if name in ("bias", "mask") else _join(x) for name, x in inputs.items()}
     shapes = {name: x if name == "d_bias" else jax.eval_shape(_join, x) for name, x in outputs.items()}
-    accessed = sum(math.prod(x.shape) * x.dtype.itemsize for x in (*joined.values(), *shapes.values()))
+    again = {"key": q_len // rows, "value": q_len // rows, "mask": heads // group}  # how often they are read
+    accessed = {name: math.prod(x.shape) * x.dtype.itemsize for name, x in {**joined, **shapes}.items()}
     found = pl.pallas_call(
         lambda *refs: kernel(dict(zip((*inputs, *outputs), refs, strict=True)), head_dim),
         grid=(heads // group, q_len // rows, batch),
@@ -163,7 +164,7 @@ def _call(
         cost_estimate=pl.CostEstimate(
             flops=2 * products * batch * heads * q_len * k_len * head_dim,
             transcendentals=batch * heads * q_len * k_len,
-            bytes_accessed=accessed + (heads // group - 1) * (joined["mask"].size if "mask" in joined else 0),
+            bytes_accessed=sum(size * again.get(name, 1) for name, size in accessed.items()),
         ),
         interpret=interpret,
     )(*joined.values())
