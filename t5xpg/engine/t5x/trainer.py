@@ -353,25 +353,30 @@ def accumulate_grads_microbatched(
     # One key for all microbatches, as in T5X: each drops the same positions of its own rows.
     microbatch_rng = jax.random.split(dropout_rng)[1]
 
+    parts = microbatches(batch, num_microbatches, data_partition_spec)
+
     def body(index, carry):
         grads_so_far, metrics_so_far, mutables = carry
-        part = microbatch(batch, index, num_microbatches, data_partition_spec)
+        part = {name: jax.lax.dynamic_index_in_dim(x, index, keepdims=False) for name, x in parts.items()}
         metrics, grads, mutables = metrics_and_grads(part, microbatch_rng, mutables)
         grads = jax.tree.map(jnp.add, grads_so_far, grads)
         return grads, merge_metrics(metrics_so_far, metrics), mutables
 
     grads = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), train_state.params)
-    first = microbatch(batch, 0, num_microbatches, data_partition_spec)
+    first = {name: x[0] for name, x in parts.items()}
     metrics_shape = jax.eval_shape(lambda: metrics_and_grads(first, microbatch_rng, mutables)[0])
     no_metrics = {name: metrics_lib.shape_obj_to_defined_obj(shape) for name, shape in metrics_shape.items()}
     return jax.lax.fori_loop(0, num_microbatches, body, (grads, no_metrics, mutables))
 
 
-def microbatch(batch: BatchType, index, num_microbatches: int, data_partition_spec: PartitionSpec) -> BatchType:
-    """Returns rows [index * size, (index + 1) * size) of every feature."""
+def microbatches(batch: BatchType, count: int, data_partition_spec: PartitionSpec) -> BatchType:
+    """[rows, ...] -> [count, rows / count, ...] of every feature; raises ValueError where that leaves a rest.
+
+    Each microbatch is divided among the devices here, once: a slice of a divided batch would be fetched from the others
+    at each of its uses. Compiled for v5e:2x2, T5 1.1 small gathered features of the batch 207 times a microbatch.
+    """
     rows = next(iter(batch.values())).shape[0]
-    if rows % num_microbatches:
-        raise ValueError(f"batch_size {rows} must be a multiple of num_microbatches {num_microbatches}.")
-    size = rows // num_microbatches
-    parts = {k: jax.lax.dynamic_slice_in_dim(x, index * size, size) for k, x in batch.items()}
-    return partitioning.with_sharding_constraint(parts, data_partition_spec)
+    if rows % count:
+        raise ValueError(f"batch_size {rows} must be a multiple of num_microbatches {count}.")
+    parts = {name: x.reshape(count, rows // count, *x.shape[1:]) for name, x in batch.items()}
+    return partitioning.with_sharding_constraint(parts, PartitionSpec(None, *data_partition_spec))
