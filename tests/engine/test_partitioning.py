@@ -165,6 +165,7 @@ def test_fused_attention_is_divided_over_a_mesh(eight_devices, one_device):
 
 def test_microbatches_on_a_mesh(eight_devices, one_device):
     np.testing.assert_allclose(eight_devices["micro"]["losses"], one_device["micro"]["losses"], rtol=1e-5)
+    assert eight_devices["gathered"] == 0
 
 
 def test_parameters_are_really_divided(eight_devices):

@@ -1,12 +1,18 @@
 """Trains the same three steps on several meshes and prints {case: mesh, losses, shard of a kernel} as JSON.
 
+With "gathered": the features of which a device fetches the whole batch when it is split into microbatches.
+
 A script, because XLA fixes the number of virtual CPU devices when a process starts.
 """
 
 import json
+import re
+import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 import t5xpg  # noqa: F401
 from t5x import adafactor, models, partitioning, trainer
@@ -76,6 +82,19 @@ def losses(num_microbatches: int | None = None, fused: bool = False, **mesh) -> 
     }
 
 
+def gathered_features() -> int:
+    partitioner = partitioning.PjitPartitioner(num_partitions=1)
+    state = types.SimpleNamespace(params={"x": jnp.ones(5)}, flax_mutables=None)
+    model = types.SimpleNamespace(loss_fn=lambda params, batch, _: ((params["x"] * batch["x"]).sum(), {}))
+    step = partitioner.partition(
+        lambda batch: trainer.accumulate_grads_microbatched(model, state, batch, jax.random.PRNGKey(0), 4)[0],
+        in_axis_resources=(PartitionSpec("data"),),
+        out_axis_resources=None,
+    )
+    program = partitioner.compile(step, {"x": np.zeros((64, 5), np.float32)}).as_text()
+    return len(re.findall(r"f32\[64,5\]\S* all-gather\(", program))
+
+
 def main() -> None:
     fused_attention.is_possible = lambda *_: True  # without a TPU its kernels are interpreted
     if len(jax.devices()) == 1:
@@ -95,6 +114,7 @@ def main() -> None:
             "2d": losses(num_partitions=2, logical_axis_rules=both),
             "slices": losses(num_partitions=1, ici_mesh_shape=(2, 2, 2), dcn_mesh_shape=(1, 1, 1)),
             "micro": losses(2, num_partitions=4),
+            "gathered": gathered_features(),
         }
     print(json.dumps(results))
 
