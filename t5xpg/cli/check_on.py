@@ -1,10 +1,9 @@
-"""`t5xpg check RECIPE --on v5e-16`: the recipe's training step, compiled for TPUs that are not here."""
+"""`t5xpg check RECIPE --on v5e-16`: the recipe's training step, compiled for TPUs or GPUs that are not here."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import itertools
 import math
 import os
@@ -17,36 +16,43 @@ from typing import Any
 
 from t5xpg import recipes, t5x_finder
 from t5xpg.base import files
+from t5xpg.cli import compilers
 from t5xpg.inspection import accelerators, compiled
 
 PARTITIONS = "partitioning.PjitPartitioner.num_partitions"
 SUBMESH = "partitioning.PjitPartitioner.model_parallel_submesh"
 MICROBATCHES = "trainer.Trainer.num_microbatches"
 SPREAD = "partitioning.standard_logical_axis_rules.parameter_partitioning_dims"
+REMAT = "network.T5Config.remat_policy"
+POLICIES = ("none", "minimal", "full")  # of REMAT; each keeps fewer activations than the one before
+LESS_KEPT = 3  # how many times fewer, for an estimate
+PREALLOCATED = 0.75  # of a GPU's memory, which is what JAX takes if nothing else is said
 TRIED = 4  # neighbours that are compiled at most
 TOKENS = ("encoder_input_tokens", "decoder_target_tokens")
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A training step as it is compiled for a slice.
+    """A training step as it is compiled for a slice or for GPUs.
 
     Attributes:
       parameters, optimizer: bytes of them on each chip.
       needed: bytes of a chip's memory; where there is no program, what the compiler says that it would need.
-      text: the compiled program's, or None where the chip's memory is too small for one.
+      fits: whether a chip has that memory.
+      text: the compiled program's, or None where there is none: a TPU's compiler makes none that does not fit.
       seconds: that the compiler took.
     """
 
     parameters: int
     optimizer: int
     needed: int
+    fits: bool
     text: str | None
     seconds: float
 
 
 def run(arguments: list[str], name: str, dump: str | None) -> int:
-    """Prints what `check` says of the recipe's data, then of its step on the slice `name`; returns the exit status.
+    """Prints what `check` says of the recipe's data, then of its step on what `name` says; returns the exit status.
 
     Args:
       arguments: those of the run.
@@ -54,14 +60,14 @@ def run(arguments: list[str], name: str, dump: str | None) -> int:
       dump: a folder to write the compiled program's text into.
     """
     target = accelerators.find(name)
-    use_libtpu(name)
+    compilers.use(target)
     if not t5x_finder.is_embedded():
         raise ValueError("--on compiles the embedded engine's step; set T5XPG_ENGINE=embedded for this command.")
     from t5xpg.cli import check
     from t5xpg.cli.quiet import import_tensorflow
 
     import_tensorflow()
-    devices = devices_of(target)
+    devices = compilers.devices(target)
     recipe = training_recipe(arguments)
     settings = recipe.settings()
     for line in check.describe_data(settings):
@@ -75,10 +81,10 @@ def run(arguments: list[str], name: str, dump: str | None) -> int:
     for line in describe(step, prepared, target):
         show(*line)
     if dump and step.text:
-        path = os.path.join(dump, f"train_step.{target.topology.replace(':', '_')}.hlo.txt")
+        path = os.path.join(dump, f"train_step.{target.name.replace(':', '_')}.hlo.txt")
         files.write_whole(path, step.text)
         show("program", path)
-    if step.text is None:
+    if not step.fits:
         suggest(arguments, step, prepared, target, devices)
         return 1
     show(*check.describe_ready(recipe, arguments))
@@ -89,38 +95,12 @@ def show(name: str, text: str) -> None:
     print(f"{name:<11}{text}", flush=True)
 
 
-# ---- The slice ----
-
-
-def use_libtpu(name: str) -> None:
-    """Lets JAX compile with libtpu on a machine without TPUs; raises ValueError where libtpu is not there."""
-    if not os.environ.get("TPU_LIBRARY_PATH") and importlib.util.find_spec("libtpu") is None:
-        raise ValueError(f"Compiling for {name} needs libtpu; pip install 't5xpg[tpu]'.")
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # else it looks for the TPUs of this machine on the network
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # else one process at a time, though none uses a TPU
-
-
-def devices_of(target: accelerators.Slice) -> list:
-    """Returns the slice's devices, which can be compiled for and nothing else."""
-    import jax
-    from jax.experimental import topologies
-
-    from t5xpg.cli.quiet import quiet_stderr
-
-    jax.config.update("jax_platforms", "cpu")
-    with quiet_stderr():  # libtpu misses the settings of a TPU's own machine, which it is not on
-        topology = topologies.get_topology_desc(platform="tpu", topology_name=target.topology, **target.options)
-    if len(topology.devices) != target.chips:
-        raise ValueError(f"libtpu takes {target.topology} for {len(topology.devices)} devices, not {target.chips}.")
-    return topology.devices
-
-
 # ---- The step ----
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A recipe's model on a slice: what its training step is lowered with."""
+    """A recipe's model on a target: what its training step is lowered with."""
 
     settings: dict[str, Any]
     batch: dict[str, Any]
@@ -148,7 +128,7 @@ def prepare(settings: dict[str, Any], devices: list) -> Prepared:
     return Prepared(settings, batch, initializer)
 
 
-def compile_step(prepared: Prepared, target: accelerators.Slice) -> Step:
+def compile_step(prepared: Prepared, target: accelerators.Target) -> Step:
     """Compiles the step that `t5xpg train` would run."""
     import jax
 
@@ -181,7 +161,8 @@ def compile_step(prepared: Prepared, target: accelerators.Slice) -> Step:
             needed = (
                 sizes.argument_size_in_bytes + sizes.generated_code_size_in_bytes + memory.bytes_of_step(executable)
             )
-    return Step(parts["parameters"], parts["optimizer"], needed, text, time.monotonic() - tick)
+    fits = text is not None and needed <= target.chip.memory * 1024**3
+    return Step(parts["parameters"], parts["optimizer"], needed, fits, text, time.monotonic() - tick)
 
 
 def needed_by(message: str, state: int) -> int:
@@ -203,9 +184,9 @@ def needed_by(message: str, state: int) -> int:
 
 
 @contextlib.contextmanager
-def progress(target: accelerators.Slice) -> Iterator[None]:
+def progress(target: accelerators.Target) -> Iterator[None]:
     """Says that the compiler is at work, and on a terminal, for how long."""
-    line = f"{'compiling':<11}for {target.topology} …"
+    line = f"{'compiling':<11}for {target.name} …"
     if not sys.stdout.isatty():
         print(f"{line} (it may take minutes)", flush=True)
         yield
@@ -229,12 +210,14 @@ def progress(target: accelerators.Slice) -> Iterator[None]:
 # ---- What is said of it ----
 
 
-def describe(step: Step, prepared: Prepared, target: accelerators.Slice) -> Iterator[tuple[str, str]]:
+def describe(step: Step, prepared: Prepared, target: accelerators.Target) -> Iterator[tuple[str, str]]:
     """Yields (name, text) of a compiled step: memory, work, communication, and the bound on its speed."""
-    yield "compiled", f"for {target.topology} in {step.seconds:.0f} s; what follows is of each chip of {target.chips}"
+    yield "compiled", f"for {target.name} in {step.seconds:.0f} s; what follows is of each chip of {target.chips}"
     yield "memory", describe_memory(step, target)
-    if step.text is None:
+    if not step.fits or step.text is None:
         return
+    if target.platform == "cuda" and step.needed > PREALLOCATED * target.chip.memory * 1024**3:
+        yield "note", f"JAX takes {PREALLOCATED:.0%} of a GPU's memory; run with XLA_PYTHON_CLIENT_MEM_FRACTION=0.95"
     from t5xpg.base import memory
 
     program = compiled.Program(step.text)
@@ -243,8 +226,9 @@ def describe(step: Step, prepared: Prepared, target: accelerators.Slice) -> Iter
     yield "work", f"{words}, each step"
     if program.unknown_loops:
         yield "note", f"{program.unknown_loops} loops of unknown length are counted as if they ran once"
-    if program.kernels():
-        yield "note", f"the operations of {program.kernels()} runs of kernels are not counted"
+    if kernels := program.kernels():
+        names = ", ".join(sorted(kernels))
+        yield "note", f"the operations of {kernels.total():,} runs of kernels ({names}) are not counted"
     sent = [f"{kind} {memory.in_words(x.size)} ({x.count:,} times)" for kind, x in moved.items()]
     yield "network", ", ".join(sent) or "nothing is sent"
     chip = target.chip
@@ -257,14 +241,15 @@ def describe(step: Step, prepared: Prepared, target: accelerators.Slice) -> Iter
     yield "time", ", ".join(f"{name} {digits(1000 * t)} ms" for name, t in times.items()) + f": {binds} binds"
     tokens = sum(math.prod(x.shape) for name, x in prepared.batch.items() if name in TOKENS)
     rate = float(f"{tokens / times[binds]:.3g}")
-    yield "bound", f"{rate:,.0f} tokens/s of {target.chips} chips, at {tokens:,} a step; a bound, not a prediction"
+    chips = "1 chip" if target.chips == 1 else f"{target.chips} chips"
+    yield "bound", f"{rate:,.0f} tokens/s of {chips}, at {tokens:,} a step; a bound, not a prediction"
 
 
-def describe_memory(step: Step, target: accelerators.Slice) -> str:
+def describe_memory(step: Step, target: accelerators.Target) -> str:
     parts = {"parameters": step.parameters, "optimizer": step.optimizer}
     parts["gradients, activations and program"] = step.needed - step.parameters - step.optimizer
     listed = ", ".join(f"{name} {memory_in_words(size)}" for name, size in parts.items())
-    verdict = "fits" if step.text else "does not fit"
+    verdict = "fits" if step.fits else "does not fit"
     return f"{memory_in_words(step.needed)} of a chip's {target.chip.memory} GiB ({listed}): {verdict}"
 
 
@@ -282,7 +267,7 @@ def digits(x: float) -> str:
 # ---- What fits ----
 
 
-def suggest(arguments: list[str], step: Step, prepared: Prepared, target: accelerators.Slice, devices: list) -> None:
+def suggest(arguments: list[str], step: Step, prepared: Prepared, target: accelerators.Target, devices: list) -> None:
     """Compiles neighbours of a recipe that does not fit, those that communicate least first, up to one that does."""
     tried = list(itertools.islice(neighbours(step, prepared, target), TRIED))
     for bindings in tried:
@@ -293,33 +278,33 @@ def suggest(arguments: list[str], step: Step, prepared: Prepared, target: accele
             show("tried", f"{' '.join(bindings)}: {error}")
             continue
         show("tried", f"{' '.join(bindings)}: {describe_memory(found, target)}")
-        if found.text:
+        if found.fits:
             show("fits", f"with {' '.join(bindings)}")
             return
-    show("fits", "nothing that was tried; take a larger slice, a smaller BATCH_SIZE, or a model of scalable_t5")
+    show("fits", "nothing that was tried; take more chips, a smaller BATCH_SIZE, or a model of scalable_t5")
 
 
-def neighbours(step: Step, prepared: Prepared, target: accelerators.Slice) -> Iterator[list[str]]:
+def neighbours(step: Step, prepared: Prepared, target: accelerators.Target) -> Iterator[list[str]]:
     """Yields bindings with which the step may fit, by an estimate: state and activations divided as they say."""
     import gin
 
     settings = prepared.settings
     mesh, rows = settings["partitioner"].mesh, next(iter(prepared.batch.values())).shape[0]
-    before = mesh.shape["model"], query(gin, SPREAD) or 1, query(gin, MICROBATCHES) or 1
+    remat = getattr(settings["model"].module.config, "remat_policy", None)  # of scalable_t5's network
+    policies = POLICIES[POLICIES.index(remat) :] if remat in POLICIES else (remat,)
+    before = mesh.shape["model"], query(gin, SPREAD) or 1, remat, query(gin, MICROBATCHES) or 1
     state = 2 * step.parameters + step.optimizer  # with gradients, which are divided as parameters are
     powers = [2**i for i in range(9)]
-    for model, spread, parts in itertools.product(powers, (1, 2), powers):
+    for model, spread, policy, parts in itertools.product(powers, (1, 2), policies, powers):
         data = target.chips // model if target.chips % model == 0 else 0
-        if model < before[0] or spread < before[1] or parts < before[2] or not data or rows % (data * parts):
+        if model < before[0] or spread < before[1] or parts < before[3] or not data or rows % (data * parts):
             continue
-        fewer = model / before[0]
+        fewer, less = model / before[0], LESS_KEPT ** policies.index(policy)
         kept = state / fewer / (data if spread > before[1] else 1)
-        if kept + max(step.needed - state, 0) / fewer / (parts / before[2]) > target.chip.memory * 1024**3:
+        if kept + max(step.needed - state, 0) / (fewer * less * parts / before[3]) > target.chip.memory * 1024**3:
             continue
-        bindings = {PARTITIONS: model, SPREAD: spread, MICROBATCHES: parts}
-        changed = [
-            f"{name}={value}" for (name, value), old in zip(bindings.items(), before, strict=True) if value != old
-        ]
+        values = {PARTITIONS: model, SPREAD: spread, REMAT: policy, MICROBATCHES: parts}
+        changed = [f"{name}={x!r}" for (name, x), old in zip(values.items(), before, strict=True) if x != old]
         if model != before[0] and query(gin, SUBMESH):
             changed.append(f"{SUBMESH}=None")
         if changed:

@@ -2,7 +2,8 @@
 
 XLA's own cost analysis counts the body of a loop once, whatever the number of layers or microbatches, and adds what
 stays in on-chip memory to the bytes. Here a body counts as often as it runs, and only what is read from or written to
-the chip's main memory does. Sizes include the padding of tiles, as the chip stores them.
+the chip's main memory does. Sizes include the padding of tiles, as the chip stores them. Products of matrices are
+convolutions on a TPU, and calls of cuBLAS on a GPU.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
 FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all"}
 FREE |= {"partition-id", "replica-id", "async-start", "async-update", "optimization-barrier", "iota"}
 SLICES = {"dynamic-slice", "slice", "gather"}
+CUBLAS = '"gemm_backend_config":'  # in the attributes of what calls it
+# Custom calls that multiply no matrices: XLA's own for layouts and indices, random bits, and sorting.
+NO_PRODUCTS = re.compile(r"[A-Z]|cu_threefry|__cub\$")
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%(\S+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%(\S+) = (.+?) ([a-z][a-z0-9-]*)\(([^)]*)\)(.*)$")
@@ -118,7 +122,9 @@ class Program:
                     times = 1 if turns is None else turns
                 for called in instruction.called:
                     self._runs[called] += self._runs[name] * times
-                    if instruction.opcode == "fusion" or name in self._inside_fusion:
+                    # What a reduction applies is of numbers that no memory sees, as a fusion's is.
+                    applied = "to_apply=" in instruction.text and instruction.opcode != "call"
+                    if instruction.opcode == "fusion" or applied or name in self._inside_fusion:
                         self._inside_fusion.add(called)
 
     def _turns(self, loop: Instruction) -> int | None:
@@ -141,22 +147,30 @@ class Program:
                     yield name, self._runs[name], instruction
 
     def operations(self) -> int:
-        """Returns the floating point operations of all products of matrices, twice their multiplications."""
+        """Returns the floating point operations of all products of matrices, twice their multiplications.
+
+        Those of `kernels`, which the text does not tell, are not among them.
+        """
         total = 0
         for computation, runs, x in self._all():
             near = self._computations[computation]
             if x.opcode == "convolution":
                 total += runs * _operations_of_convolution(x, *(near[name].arrays[0].shape for name in x.operands))
-            elif x.opcode == "dot":
-                contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", x.text)
+            elif x.opcode == "dot" or CUBLAS in x.text:
+                contracted = re.search(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)', x.text)
                 left = near[x.operands[0]].arrays[0].shape
-                over = math.prod(left[i] for i in _numbers(contracted[1] if contracted else ""))
+                over = math.prod(left[i] for i in _numbers(contracted[1].replace('"', "") if contracted else ""))
                 total += runs * 2 * math.prod(x.arrays[0].shape) * over
         return total
 
-    def kernels(self) -> int:
-        """Returns how often a kernel in Pallas runs; its operations, which XLA does not see, are not counted."""
-        return sum(runs for _, runs, x in self._all() if 'custom_call_target="tpu_custom_call"' in x.text)
+    def kernels(self) -> Counter[str]:
+        """Returns {name: how often it runs} of kernels whose operations XLA's text does not tell, such as Pallas's."""
+        found: Counter[str] = Counter()
+        for _, runs, x in self._all():
+            target = re.search(r'custom_call_target="([^"]*)"', x.text)
+            if target and CUBLAS not in x.text and not NO_PRODUCTS.match(target[1]):
+                found[target[1]] += runs
+        return found
 
     def accessed(self) -> int:
         """Returns the bytes that are read from and written to the chip's main memory."""
@@ -170,6 +184,10 @@ class Program:
         operands = [near[name] for name in x.operands if name in near]
         if x.opcode in FREE or x.opcode.endswith("-done") or '"AllocateBuffer"' in x.text:
             return 0
+        if x.opcode.removesuffix("-start") in COLLECTIVES:
+            read = sum(each.main_memory for each in operands)
+            # Begun only, all but an all-reduce give (what is read, what is written).
+            return x.main_memory + read * (x.opcode in (*COLLECTIVES, "all-reduce-start"))
         if x.opcode.endswith("-start"):  # (what is written, what is read, …), or the other way round
             both = x.arrays[:2]
             return sum(min(part.size for part in both) for part in both if not part.on_chip)
@@ -238,9 +256,12 @@ class Program:
 
 def _instruction(found: re.Match) -> Instruction:
     is_root, name, shape, opcode, operands, text = found.groups()
+    arrays = tuple(map(_array, _ARRAY.finditer(shape)))
+    if CUBLAS in text and len(arrays) > 1:
+        arrays = arrays[:-1]  # the last is room to work in, of which nobody says how much is used
     # Constants and parameters have their value or number where others have operands.
     names = tuple(re.findall(r"%([^,\s]+)", operands)) or (operands,)
-    return Instruction(name, opcode, tuple(map(_array, _ARRAY.finditer(shape))), names, text, bool(is_root))
+    return Instruction(name, opcode, arrays, names, text, bool(is_root))
 
 
 def _array(found: re.Match) -> Array:

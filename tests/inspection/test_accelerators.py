@@ -1,4 +1,4 @@
-"""Names of TPU slices, against Google's tables of them."""
+"""Names of TPU slices and GPUs and their figures, against Google's and NVIDIA's tables of them."""
 
 import pytest
 
@@ -27,21 +27,58 @@ from t5xpg.inspection import accelerators
 )
 def test_a_slice_has_the_shape_that_google_gives_it(name, topology, chips):
     found = accelerators.find(name)
-    assert (found.topology, found.chips) == (topology, chips)
+    assert (found.name, found.options["topology_name"], found.chips) == (topology, topology, chips)
+    assert found.platform == "tpu"
+
+
+# Of NVIDIA's data sheets: GB of memory, TFLOP/s in bfloat16 with sparsity, GB/s of memory, GB/s of links both ways.
+@pytest.mark.parametrize(
+    ("name", "found_as", "memory", "sparse", "memory_speed", "links"),
+    [
+        ("a100", "a100-40:1", 40, 624, 1555, 600),
+        ("a100-40:2", "a100-40:2", 40, 624, 1555, 600),
+        ("A100-80:8", "a100-80:8", 80, 624, 2039, 600),
+        ("h100", "h100:1", 80, 1979, 3350, 900),
+        ("h100-80:8", "h100:8", 80, 1979, 3350, 900),
+        ("h200:4", "h200:4", 141, 1979, 4800, 900),
+        ("l4", "l4:1", 24, 242, 300, 64),
+    ],
+)
+def test_gpus_have_the_figures_of_their_data_sheets(name, found_as, memory, sparse, memory_speed, links):
+    found, chip = accelerators.find(name), accelerators.find(name).chip
+    assert (found.name, found.platform) == (found_as, "cuda")
+    number = int(found_as.partition(":")[2])
+    assert (found.chips, found.options["topology"]) == (number, f"1x1x{number}")
+    assert 0.9 * memory < chip.memory < memory  # CUDA and error correction take a part
+    assert chip.tflops == pytest.approx(sparse / 2, abs=1)
+    assert (chip.memory_speed, chip.network_speed) == (memory_speed, links / 2)
+    assert f"device_memory_size: {chip.memory * 1024**3} " in found.options["target_config"]
+
+
+@pytest.mark.parametrize("name", accelerators.GPUS)
+def test_a_gpus_units_come_to_about_the_figure_of_its_data_sheet(name):
+    chip = accelerators.GPUS[name]
+    # Operations of a multiprocessor in a cycle, by NVIDIA's white papers; tensor cores have a lower clock on Hopper.
+    each = {(8, 0): 2048, (8, 9): 1024, (9, 0): 4096}[chip.design.capability]
+    assert chip.design.processors * each * chip.design.clock / 1000 == pytest.approx(chip.tflops, rel=0.09)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("v9x-4", "'v9x-4' is not a TPU slice that steps are compiled for; those are v4-32, v5e-16"),
-        ("laptop", "'laptop' is not a TPU slice"),
-        ("v5e", "'v5e' is not a TPU slice"),
+        ("v9x-4", "'v9x-4' is nothing that steps are compiled for; that is TPU slices, v4-32, v5e-16"),
+        ("laptop", "and GPUs, a100-40, a100-80, h100, h200, l4, or several of a node, h100:8."),
+        ("v5e", "'v5e' is nothing"),
         ("v5e-2", "no slice of 2; those are of 1, 4, 8, 16, 32, 64, 128, 256"),
         ("v4-4", "no slice of 4; those are of 8, 16, 32"),
         ("v5e-12", "no slice of 12"),
         ("v5p:4x4", "a v5p slice has 3 dimensions, as v5p:2x2x2 has"),
         ("v5e:0x4", "a v5e slice has 2 dimensions"),
-        *((gpu, f"{gpu} is a GPU") for gpu in ("h100", "h100:8", "h200", "a100-80:8", "l4", "v100:4", "gb200:4")),
+        ("v100:4", "'v100:4' is nothing"),
+        ("h100-8", "'h100-8' is nothing"),
+        ("h100:x", "'h100:x' is nothing"),
+        ("h100:16", "h100:16: steps are compiled for 1 to 8 GPUs of one node, as h100:8."),
+        ("a100:0", "a100:0: steps are compiled for 1 to 8 GPUs of one node, as a100-40:8."),
     ],
 )
 def test_another_name_is_refused_in_a_line_that_lists_what_there_is(name, message):

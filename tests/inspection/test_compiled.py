@@ -1,4 +1,4 @@
-"""What a compiled program does, counted in XLA's text: of real programs of a CPU, and of lines of a TPU's."""
+"""What a compiled program does, counted in XLA's text: of a CPU's programs, and of lines of a TPU's and a GPU's."""
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +70,89 @@ calls=%all-reduce-scatter
 }
 """
 
+# Lines of a program compiled for two H100s, shortened: a loop of 4 turns over layers, and attention after it.
+GPU_PROGRAM = """\
+HloModule jit_step, is_scheduled=true
+
+%add (x: bf16[], y: bf16[]) -> bf16[] {
+  %x = bf16[] parameter(0)
+  %y = bf16[] parameter(1)
+  ROOT %sum = bf16[] add(%x, %y)
+}
+
+%fused_dynamic_slice (layers: bf16[4,256,256], turn: s32[]) -> bf16[1,256,256] {
+  %layers = bf16[4,256,256]{2,1,0} parameter(0)
+  %turn = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %one = bf16[1,256,256]{2,1,0} dynamic-slice(%layers, %turn, %zero, %zero), dynamic_slice_sizes={1,256,256}
+}
+
+%body (state: (s32[], bf16[8,128,256], bf16[4,256,256])) -> (s32[], bf16[8,128,256], bf16[4,256,256]) {
+  %state = (s32[], bf16[8,128,256]{2,1,0}, bf16[4,256,256]{2,1,0}) parameter(0)
+  %turns = s32[] get-tuple-element(%state), index=0
+  %hidden = bf16[8,128,256]{2,1,0} get-tuple-element(%state), index=1
+  %stacked = bf16[4,256,256]{2,1,0} get-tuple-element(%state), index=2
+  %weights = bf16[1,256,256]{2,1,0} fusion(%stacked, %turns), kind=kCustom, calls=%fused_dynamic_slice
+  %kernel = bf16[256,256]{1,0} bitcast(%weights)
+  %rows = bf16[1024,256]{1,0} bitcast(%hidden)
+  %custom-call.1 = (bf16[1024,256]{1,0}, s8[33554432]{0}) custom-call(%rows, %kernel), \
+custom_call_target="__cublas$lt$matmul", backend_config={"operation_queue_id":"0","gemm_backend_config":{\
+"alpha_real":1,"beta":0,"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"],\
+"lhs_batch_dimensions":[],"rhs_batch_dimensions":[]},"epilogue":"DEFAULT","lhs_stride":"262144"}}
+  %product = bf16[1024,256]{1,0} get-tuple-element(%custom-call.1), index=0
+  %next = bf16[8,128,256]{2,1,0} bitcast(%product)
+  ROOT %all = (s32[], bf16[8,128,256]{2,1,0}, bf16[4,256,256]{2,1,0}) tuple(%turns, %next, %stacked)
+}
+
+%condition (state.1: (s32[], bf16[8,128,256], bf16[4,256,256])) -> pred[] {
+  %state.1 = (s32[], bf16[8,128,256]{2,1,0}, bf16[4,256,256]{2,1,0}) parameter(0)
+  %turns.1 = s32[] get-tuple-element(%state.1), index=0
+  %limit = s32[] constant(4)
+  ROOT %lt = pred[] compare(%turns.1, %limit), direction=LT
+}
+
+ENTRY %main (a: (s32[], bf16[8,128,256], bf16[4,256,256]), b: bf16[64,32]) -> bf16[8,128,128] {
+  %a = (s32[], bf16[8,128,256]{2,1,0}, bf16[4,256,256]{2,1,0}) parameter(0)
+  %b = bf16[64,32]{1,0} parameter(1)
+  %loop = (s32[], bf16[8,128,256]{2,1,0}, bf16[4,256,256]{2,1,0}) while(%a), condition=%condition, body=%body, \
+backend_config={"known_trip_count":{"n":"4"},"known_init_step":{"init":"0","step":"1"}}
+  %queries = bf16[8,128,256]{2,1,0} get-tuple-element(%loop), index=1
+  %all-reduce-start = bf16[64,32]{1,0} all-reduce-start(%b), channel_id=1, \
+replica_groups=mesh['axis_0'=2,'axis_1'=1] {'axis_0'}, use_global_device_ids=true, to_apply=%add
+  %cublas-gemm.1 = (bf16[8,128,128]{2,1,0}, s8[4194304]{0}) custom-call(%queries, %queries), \
+custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{\
+"lhs_contracting_dimensions":["2"],"rhs_contracting_dimensions":["2"],"lhs_batch_dimensions":["0"],\
+"rhs_batch_dimensions":["0"]}}}
+  %all-reduce-done = bf16[64,32]{1,0} all-reduce-done(%all-reduce-start)
+  %all-gather-start = (bf16[64,32]{1,0}, bf16[128,32]{1,0}) all-gather-start(%all-reduce-done), channel_id=2, \
+replica_groups=[1,2]<=[2], dimensions={0}, use_global_device_ids=true
+  %all-gather-done = bf16[128,32]{1,0} all-gather-done(%all-gather-start)
+  ROOT %scores = bf16[8,128,128]{2,1,0} get-tuple-element(%cublas-gemm.1), index=0
+}
+"""
+
+
+def test_products_by_cublas_are_counted_and_its_room_to_work_is_not():
+    program = Program(GPU_PROGRAM)
+    attention = 2 * 8 * 128 * 128 * 256
+    assert program.operations() == 4 * (2 * 1024 * 256 * 256) + attention
+    assert not program.kernels()
+    layer = 2 * (1024 * 256 + 256 * 256 + 1024 * 256) + 2 * 2 * 256 * 256  # a product, and the kernel's slice
+    turn = 4 + (4 + 4 + 1)  # its number, for the slice; the numbers of turns, and whether there are more
+    scores = 2 * (2 * 8 * 128 * 256 + 8 * 128 * 128)
+    part = 2 * 64 * 32
+    sent = (part + part) + (part + 2 * part)  # an all-reduce reads and writes as much; a gathering of 2 writes twice it
+    assert program.accessed() == 4 * (layer + turn) + scores + sent
+
+
+def test_communication_that_is_begun_and_ended_is_counted_once():
+    moved = Program(GPU_PROGRAM).communication(chips=2)
+    part = 2 * 64 * 32
+    assert {kind: (x.count, x.size, x.sent) for kind, x in moved.items()} == {
+        "all-reduce": (1, part, part),
+        "all-gather": (1, 2 * part, part),
+    }
+
 
 def test_communication_is_counted_by_kind_as_often_as_it_runs():
     moved = Program(TPU_PROGRAM).communication(chips=8)
@@ -93,10 +176,16 @@ def test_operations_and_main_memory_of_a_loop_count_in_every_turn():
     assert program.accessed() - one_turn.accessed() == 3 * (one_layer + numbers)
 
 
-def test_kernels_are_told_as_often_as_they_run():
-    kernel = '  %attention = f32[8,128]{1,0} custom-call(%hidden), custom_call_target="tpu_custom_call"\n'
-    assert Program(TPU_PROGRAM).kernels() == 0
-    assert Program(TPU_PROGRAM.replace("  %product =", kernel + "  %product =")).kernels() == 4
+@pytest.mark.parametrize(
+    ("program", "target"), [(TPU_PROGRAM, "tpu_custom_call"), (GPU_PROGRAM, "__cudnn$fmhaScaleBiasSoftmax")]
+)
+def test_kernels_are_told_as_often_as_they_run(program, target):
+    lines = "".join(
+        f'  %attention.{i} = f32[8,128]{{1,0}} custom-call(%hidden), custom_call_target="{name}"\n'
+        for i, name in enumerate([target, "ConcatBitcast", "cu_threefry2x32_ffi"])
+    )
+    assert not Program(program).kernels()
+    assert Program(program.replace("  %product =", lines + "  %product =")).kernels() == {target: 4}
 
 
 def test_a_loop_of_unknown_length_is_counted_once_and_told():
