@@ -202,10 +202,11 @@ class Program:
     def _accessed_by_fusion(self, x: Instruction, operands: list[Instruction]) -> int:
         """A fusion reads of an operand that it only slices, and writes of one that it updates, just that part."""
         inner = self._computations[x.called[0]]
-        users = defaultdict(list)
+        users = defaultdict(list)  # {name: [(a user of it, the operand's number)]}
         for each in inner.values():
-            for name in each.operands:
-                users[name].append(each)
+            for i, name in enumerate(each.operands):
+                if each.opcode != "bitcast" and name in inner:
+                    users[_behind_bitcasts(inner[name], inner).name].append((each, i))
         written = x.main_memory
         root = next(each for each in inner.values() if each.is_root)
         root = _behind_bitcasts(root, inner)
@@ -219,8 +220,8 @@ class Program:
             if not operand.main_memory:
                 continue
             uses = users[name]
-            if uses and all(user.opcode in SLICES and user.operands[0] == name for user in uses):
-                read += min(sum(user.size for user in uses), operand.main_memory)
+            if uses and all(user.opcode in SLICES and i == 0 for user, i in uses):
+                read += min(sum(user.size for user, _ in uses), operand.main_memory)
             elif not (
                 root.opcode == "dynamic-update-slice" and _behind_bitcasts(inner[root.operands[0]], inner) is each
             ):

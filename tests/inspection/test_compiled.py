@@ -82,9 +82,10 @@ HloModule jit_step, is_scheduled=true
 
 %fused_dynamic_slice (layers: bf16[4,256,256], turn: s32[]) -> bf16[1,256,256] {
   %layers = bf16[4,256,256]{2,1,0} parameter(0)
+  %turned = bf16[4,256,256]{2,1,0} bitcast(%layers)
   %turn = s32[] parameter(1)
   %zero = s32[] constant(0)
-  ROOT %one = bf16[1,256,256]{2,1,0} dynamic-slice(%layers, %turn, %zero, %zero), dynamic_slice_sizes={1,256,256}
+  ROOT %one = bf16[1,256,256]{2,1,0} dynamic-slice(%turned, %turn, %zero, %zero), dynamic_slice_sizes={1,256,256}
 }
 
 %body (state: (s32[], bf16[8,128,256], bf16[4,256,256])) -> (s32[], bf16[8,128,256], bf16[4,256,256]) {
