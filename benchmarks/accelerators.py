@@ -1,12 +1,13 @@
-"""What a training step needs on TPUs that are not here, by their own compiler: the embedded engine's step and T5X's.
+"""What a training step needs on TPUs and GPUs that are not here, by their compilers: the embedded engine's and T5X's.
 
     [PYTHONPATH=path/to/t5x:…] python benchmarks/accelerators.py [--rows small base …] [--engines embedded fused t5x]
-                                                                 [--libtpu DIR]
+                                                                 [--libtpu DIR] [--cuda DIR]
 
-libtpu compiles for any slice on a CPU: `pip install 't5xpg[tpu]'`, or libtpu alone with `--target DIR`. Nothing is run,
-so no number is a time. Prints a table in GitHub's markdown, per chip: temporary memory, which comes to that of the
-parameters and the optimizer; bytes that the step accesses, as the compiler counts them, on-chip memory included;
-operations; and how often it copies. A row takes two to four minutes an engine on two idle cores.
+libtpu compiles for any slice on a CPU, and JAX's CUDA plugin for GPUs: `pip install 't5xpg[tpu,cuda]'`, or the packages
+alone with `--target DIR`. Nothing is run, so no number is a time. Prints a table in GitHub's markdown, per chip:
+temporary memory, which comes to that of the parameters and the optimizer; bytes that the step accesses, as libtpu
+counts them, on-chip memory included, or for a GPU, whose compiler counts nothing, as t5xpg.inspection.compiled does;
+operations; and how often it copies. A row takes one to four minutes an engine on two idle cores.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from engines import CHILD, ENGINES, environment, print_table
+
+CHECKOUT = str(Path(__file__).resolve().parents[1])
 
 T5_1_1 = dict(vocab_size=32128, head_dim=64)
 SMALL = T5_1_1 | dict(emb_dim=512, num_heads=6, num_encoder_layers=8, num_decoder_layers=8, mlp_dim=1024)
@@ -37,7 +41,7 @@ class Row:
     """A model, its batch, and the slice that the step is compiled for.
 
     Attributes:
-      topology: JAX's name of a slice, such as "v5e:2x2".
+      topology: a name of t5xpg.inspection.accelerators, such as "v5e:2x2" or "h100:1".
       batch: global, of packed examples.
       model_parallel: the partitions of the mesh's axis "model"; the others are "data".
       scan: whether the layers are scanned and rematerialised ("minimal").
@@ -65,10 +69,11 @@ ROWS = {
     "byt5_base": Row("ByT5 base", BYT5_BASE, "v5e:4x4", 64, 1024, 189),
     "xl": Row("T5 1.1 XL", XL, "v5e:8x8", 128, model_parallel=8, scan=True),
     "xxl": Row("T5 1.1 XXL", XXL, "v5e:16x16", 256, model_parallel=16, scan=True),
+    "base_h100": Row("T5 1.1 base", BASE, "h100:1", 32),
 }
 FORMS = {  # what `--engines` names
     "embedded": ENGINES["embedded"],
-    "fused": f"{ENGINES['embedded']}, fused_attention",
+    "fused": f"{ENGINES['embedded']}, fused_attention",  # on TPUs
     "t5x": ENGINES["t5x"],
 }
 
@@ -78,10 +83,13 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
     parser.add_argument("--engines", nargs="+", choices=FORMS, default=list(FORMS))
     parser.add_argument("--libtpu", help="the folder that libtpu was installed into, where it is not Python's own")
+    parser.add_argument("--cuda", help="likewise of JAX's CUDA plugin and NVIDIA's packages")
     args = parser.parse_args()
     rows = []
     for name in args.rows:
-        results = {engine: run_child(engine, name, args.libtpu) for engine in args.engines}
+        on_tpus = ROWS[name].topology.startswith("v")
+        engines = [engine for engine in args.engines if engine != "fused" or on_tpus]
+        results = {engine: run_child(engine, name, args) for engine in engines}
         reference = results.get("t5x", {})
         rows += [[f"{ROWS[name]}: {FORMS[engine]}", *cells(found, reference)] for engine, found in results.items()]
     print_table(["bfloat16, per chip", "temporary, GB", "accessed, GB", "TFLOP", "copies"], rows)
@@ -98,15 +106,12 @@ def cells(found: dict[str, Any], reference: dict[str, Any]) -> list[str]:
     return written
 
 
-def run_child(engine: str, name: str, libtpu: str | None) -> dict[str, Any]:
+def run_child(engine: str, name: str, args: argparse.Namespace) -> dict[str, Any]:
     """Compiles a row in a process of its own; returns what the compiler says, or {"missing": why}."""
-    variables = environment("t5x" if engine == "t5x" else "embedded") | {
-        "JAX_PLATFORMS": "cpu",
-        "TPU_SKIP_MDS_QUERY": "1",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    }
-    if libtpu:
-        variables["TPU_LIBRARY_PATH"] = os.path.join(libtpu, "libtpu", "libtpu.so")
+    variables = environment("t5x" if engine == "t5x" else "embedded") | {"JAX_PLATFORMS": "cpu"}
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [CHECKOUT, variables.get("PYTHONPATH"), args.cuda]))
+    if args.libtpu:
+        variables["TPU_LIBRARY_PATH"] = os.path.join(args.libtpu, "libtpu", "libtpu.so")
     print(f"{FORMS[engine]}: {ROWS[name]} …", file=sys.stderr, flush=True)
     tick, words = time.time(), [sys.executable, sys.argv[0], CHILD, engine, name]
     done = subprocess.run(words, capture_output=True, text=True, env=variables)
@@ -122,10 +127,8 @@ def run_child(engine: str, name: str, libtpu: str | None) -> dict[str, Any]:
 
 def child_main(engine: str, name: str) -> None:
     try:
-        if engine != "t5x":
-            import t5xpg  # noqa: F401  (makes `import t5x` answer)
         result = describe(compile_step(ROWS[name], engine == "fused"))
-    except ImportError as error:
+    except (ImportError, ValueError) as error:  # ValueError: a compiler is missing
         result = {"missing": str(error)}
     print(json.dumps(result), flush=True)
     os._exit(0)  # libtpu's threads have no end
@@ -133,28 +136,36 @@ def child_main(engine: str, name: str) -> None:
 
 def describe(compiled) -> dict[str, Any]:
     """Returns temporary memory and accessed bytes in GB, TFLOP and copies of a compiled program, per chip."""
-    memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+    memory, cost, text = compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text()
+    if cost is None:
+        from t5xpg.inspection.compiled import Program
+
+        program = Program(text)
+        cost = {"bytes accessed": program.accessed(), "flops": program.operations()}
     return {
         "temporary": memory.temp_size_in_bytes / 1e9,
         "accessed": cost["bytes accessed"] / 1e9,
         "operations": cost["flops"] / 1e12,
-        "copies": len(re.findall(r"\scopy(?:-start)?\(", compiled.as_text())),
+        "copies": len(re.findall(r"\scopy(?:-start)?\(", text)),
     }
 
 
 def compile_step(row: Row, fused: bool):
     """Returns the compiled training step of whichever engine answers `import t5x`: Adafactor, no dropout, packed."""
+    from t5xpg.cli import compilers  # t5xpg lets T5X answer `import t5x` where the environment says so
+    from t5xpg.inspection import accelerators
+
+    target = accelerators.find(row.topology)
+    compilers.use(target)
     import jax
     import jax.numpy as jnp
     import numpy as np
     from flax.linen import partitioning as flax_partitioning
-    from jax.experimental import topologies
     from jax.sharding import Mesh
 
     from t5x import partitioning, trainer, utils
 
-    slice_ = topologies.get_topology_desc(platform="tpu", topology_name=row.topology)
-    mesh = Mesh(np.array(slice_.devices).reshape(-1, row.model_parallel), ("data", "model"))
+    mesh = Mesh(np.array(compilers.devices(target)).reshape(-1, row.model_parallel), ("data", "model"))
     rules = partitioning.standard_logical_axis_rules()
     on_slice = type("OnSlice", (partitioning.PjitPartitioner,), {"mesh": mesh})
     partitioner = on_slice(num_partitions=1, logical_axis_rules=rules)
