@@ -19,13 +19,14 @@ def register(verbs) -> None:
         description="Parses a recipe for train, eval or infer, resolves every name, reads the first rows of its data, "
         "compares vocabularies, divides batch and parameters over the devices, runs one step by shapes only, and "
         "estimates the memory. It takes the arguments of the run itself; folders and checkpoints may be left out. "
-        "With --on SLICE (v5e-16, v5e:4x4, v4-32, v5p-16, v6e-8) the training step is compiled for TPUs that need not "
-        "be there: memory, operations, communication, what bounds its time; --dump FOLDER keeps the program's text.",
+        "With --on CHIPS (v5e-16, v5e:4x4, v4-32, v5p-16, v6e-8, h100:8, h200, a100-80:4, l4) the training step is "
+        "compiled for TPUs or GPUs that need not be there: memory, operations, communication, what bounds its time; "
+        "--dump FOLDER keeps the program's text.",
         epilog="example: t5xpg check configs/byt5_tiny.gin FILES=corpus_{split}.jsonl BATCH_SIZE=64 --on v5e-4",
         prefix_chars="\0",
         add_help=False,
     )
-    parser.add_argument("arguments", nargs="*", metavar="RECIPE.gin | NAME=VALUE | --flag=value | --on SLICE")
+    parser.add_argument("arguments", nargs="*", metavar="RECIPE.gin | NAME=VALUE | --flag=value | --on CHIPS")
     parser.set_defaults(run=lambda args: run(parser, args.arguments))
 
 
