@@ -73,7 +73,7 @@ ROWS = {
 }
 FORMS = {  # what `--engines` names
     "embedded": ENGINES["embedded"],
-    "fused": f"{ENGINES['embedded']}, fused_attention",  # on TPUs
+    "fused": f"{ENGINES['embedded']}, fused_attention",
     "t5x": ENGINES["t5x"],
 }
 
@@ -87,9 +87,7 @@ def main() -> None:
     args = parser.parse_args()
     rows = []
     for name in args.rows:
-        on_tpus = ROWS[name].topology.startswith("v")
-        engines = [engine for engine in args.engines if engine != "fused" or on_tpus]
-        results = {engine: run_child(engine, name, args) for engine in engines}
+        results = {engine: run_child(engine, name, args) for engine in args.engines}
         reference = results.get("t5x", {})
         rows += [[f"{ROWS[name]}: {FORMS[engine]}", *cells(found, reference)] for engine, found in results.items()]
     print_table(["bfloat16, per chip", "temporary, GB", "accessed, GB", "TFLOP", "copies"], rows)

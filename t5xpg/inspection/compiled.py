@@ -19,6 +19,7 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
 FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all"}
 FREE |= {"partition-id", "replica-id", "async-start", "async-update", "optimization-barrier", "iota"}
 SLICES = {"dynamic-slice", "slice", "gather"}
+FUSED_ATTENTION = re.compile(r'"__cudnn\$fmha\w*?(Backward)?"')
 CUBLAS = '"gemm_backend_config":'  # in the attributes of what calls it
 # Custom calls that multiply no matrices: XLA's own for layouts and indices, random bits, and sorting.
 NO_PRODUCTS = re.compile(r"[A-Z]|cu_threefry|__cub\$")
@@ -161,6 +162,10 @@ class Program:
                 left = near[x.operands[0]].arrays[0].shape
                 over = math.prod(left[i] for i in _numbers(contracted[1].replace('"', "") if contracted else ""))
                 total += runs * 2 * math.prod(x.arrays[0].shape) * over
+            elif attention := FUSED_ATTENTION.search(x.text):  # of [batch, length, heads, head_dim]
+                query, key = (near[name].arrays[0].shape for name in x.operands[:2])
+                products = 5 if attention[1] else 2
+                total += runs * products * 2 * math.prod(query) * key[1]
         return total
 
     def kernels(self) -> Counter[str]:
@@ -168,7 +173,8 @@ class Program:
         found: Counter[str] = Counter()
         for _, runs, x in self._all():
             target = re.search(r'custom_call_target="([^"]*)"', x.text)
-            if target and CUBLAS not in x.text and not NO_PRODUCTS.match(target[1]):
+            counted = CUBLAS in x.text or FUSED_ATTENTION.search(x.text)
+            if target and not counted and not NO_PRODUCTS.match(target[1]):
                 found[target[1]] += runs
         return found
 

@@ -159,6 +159,19 @@ def test_compiles_a_recipes_step_for_gpus(corpus, tmp_path, number):
 
 
 @needs_cuda
+def test_a_gpus_fused_attention_is_cudnns_and_is_counted(corpus, tmp_path):
+    fused = ("network.T5Config.fused_attention=True", "network.T5Config.dtype=bfloat16")
+    done = run_t5xpg("check", "tests/micro.gin", f"FILES={corpus}", *fused, "--on", "h100:2", "--dump", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    text = (tmp_path / "train_step.h100_2.hlo.txt").read_text()
+    for kernel in ("__cudnn$fmhaScaleBiasSoftmax", "__cudnn$fmhaScaleBiasSoftmaxBackward"):
+        assert text.count(f'"{kernel}"') == 1  # the encoder's: 13 target tokens are odd
+    weights_again = 2 * 4 * 64 * 64 * (2 * 16)
+    assert Program(text).operations() == pytest.approx(matrix_operations(4, 64, 13) + weights_again, rel=0.05)
+    assert "kernels" not in done.stdout
+
+
+@needs_cuda
 def test_names_bindings_with_which_a_step_fits_a_gpu(corpus):
     too_large = ("network.T5Config.emb_dim=8192", "network.T5Config.mlp_dim=131072")
     done = run_t5xpg("check", "tests/micro.gin", f"FILES={corpus}", *too_large, "--on", "l4:4")

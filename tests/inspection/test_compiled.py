@@ -146,6 +146,21 @@ def test_products_by_cublas_are_counted_and_its_room_to_work_is_not():
     assert program.accessed() == 4 * (layer + turn) + scores + sent
 
 
+def test_attention_by_cudnn_is_two_products_forward_and_five_backward():
+    lines = """\
+  %q = bf16[2,128,12,64]{3,2,1,0} constant({...})
+  %k = bf16[2,512,12,64]{3,2,1,0} constant({...})
+  %forward = (bf16[2,12,128,64]{3,1,2,0}, f32[2,12,128]{2,1,0}, u8[0]{0}) custom-call(%q, %k, %k), \
+custom_call_target="__cudnn$fmhaScaleBiasSoftmax"
+  %backward = (bf16[2,12,128,64]{3,1,2,0}, bf16[2,12,512,64]{3,1,2,0}, u8[0]{0}) custom-call(%q, %k, %k, %forward), \
+custom_call_target="__cudnn$fmhaScaleBiasSoftmaxBackward"
+"""
+    program = Program(GPU_PROGRAM.replace("  %product =", lines + "  %product ="))
+    product = 2 * (2 * 12) * 128 * 512 * 64
+    assert program.operations() - Program(GPU_PROGRAM).operations() == 4 * (2 + 5) * product
+    assert not program.kernels()
+
+
 def test_communication_that_is_begun_and_ended_is_counted_once():
     moved = Program(GPU_PROGRAM).communication(chips=2)
     part = 2 * 64 * 32
@@ -178,7 +193,7 @@ def test_operations_and_main_memory_of_a_loop_count_in_every_turn():
 
 
 @pytest.mark.parametrize(
-    ("program", "target"), [(TPU_PROGRAM, "tpu_custom_call"), (GPU_PROGRAM, "__cudnn$fmhaScaleBiasSoftmax")]
+    ("program", "target"), [(TPU_PROGRAM, "tpu_custom_call"), (GPU_PROGRAM, "__cudnn$convForward")]
 )
 def test_kernels_are_told_as_often_as_they_run(program, target):
     lines = "".join(

@@ -1,4 +1,7 @@
-"""The kernels, interpreted, against the plain form; what they are compiled to is in benchmarks/accelerators.py."""
+"""The kernels, interpreted, against the plain form; what they are compiled to is in benchmarks/accelerators.py.
+
+cuDNN's runs on a GPU only: JAX's own form of the same function, with the same arguments, stands in for it.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +48,33 @@ def test_values_and_gradients_are_the_plain_forms(shape, without):
     for x, y in zip(value_and_gradients(fused_attention.fused_attention, given), expected, strict=True):
         assert x.dtype == y.dtype
         np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+@pytest.mark.parametrize("without", [(), (3,), (4,), (3, 4)], ids=["both", "mask", "bias", "neither"])
+def test_on_a_gpu_values_and_gradients_are_the_plain_forms(monkeypatch, without):
+    given = [None if i in without else x for i, x in enumerate(arguments(3, 6, 8, 2, 16))]
+    expected, attend, asked_for = value_and_gradients(plain, given), jax.nn.dot_product_attention, set()
+
+    def stand_in(*args, implementation, **options):
+        asked_for.add(implementation)
+        return attend(*args, implementation="xla", **options)
+
+    monkeypatch.setattr(platforms, "of_this_trace", lambda: "gpu")
+    monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
+    for x, y in zip(value_and_gradients(fused_attention.fused_attention, given), expected, strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_allclose(x, y, atol=1e-5)
+    assert asked_for == {"cudnn"}
+
+
+def test_on_a_gpu_it_is_for_bfloat16_and_even_lengths(monkeypatch):
+    monkeypatch.setattr(platforms, "of_this_trace", lambda: "gpu")
+    for dtype, expected in ((jnp.bfloat16, True), (jnp.float16, False), (jnp.float32, False)):
+        query, key, *_ = arguments(2, 8, 6, 4, 64, dtype)
+        assert fused_attention.is_possible(query, key) == expected
+    for shape in ((2, 7, 6, 4, 64), (2, 8, 5, 4, 64), (2, 1, 8, 4, 64), (2, 8, 8, 4, 12), (2, 8, 8, 1, 136)):
+        query, key, *_ = arguments(*shape, jnp.bfloat16)
+        assert not fused_attention.is_possible(query, key)
 
 
 def test_blocks_of_queries_sum_their_gradients(monkeypatch):

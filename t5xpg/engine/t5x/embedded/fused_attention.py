@@ -1,9 +1,9 @@
-"""T5's attention in one kernel of a TPU, forward and backward, that keeps no [batch, heads, q_len, k_len] in memory.
+"""T5's attention in one kernel of a TPU, forward and backward, that keeps no [batch, heads, q_len, k_len] of weights.
 
 A row of logits for T5's lengths fits on the chip, so each program of a kernel has whole rows, for a block of queries of
 one example, and the softmax needs no second pass; the backward kernel computes the weights again. Heads of 64 go in
 pairs, as projections make [batch, length, heads * head_dim] and a TPU reads 128 numbers at a time. The position bias
-belongs to all examples: its gradient is summed over the batch on the chip.
+belongs to all examples: its gradient is summed over the batch on the chip. On a GPU, the kernel is cuDNN's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh, PartitionSpec
 
 from t5x.embedded import platforms
-from t5x.embedded.masks import MASKED
+from t5x.embedded.masks import MASKED, add_mask
 
 LANES = 128  # numbers that a TPU reads at once
 MEMORY = 16 * 2**20  # bytes that a program may have on the chip
@@ -32,7 +32,7 @@ def fused_attention(query, key, value, bias=None, mask=None) -> jax.Array:
     """softmax(query · key + bias) · value where the mask is not 0, with logits and softmax in float32.
 
     Batch and heads are divided over the chips of the mesh in force, by the logical axis rules in force. Where these
-    are not TPUs the kernels are interpreted, which is slow and for tests.
+    are neither TPUs nor GPUs the kernels are interpreted, which is slow and for tests.
 
     Args:
       query: [batch, q_len, heads, head_dim].
@@ -44,6 +44,8 @@ def fused_attention(query, key, value, bias=None, mask=None) -> jax.Array:
       [batch, q_len, heads, head_dim] in the dtype of the value.
     """
     key, value = (jnp.transpose(x, (0, 3, 1, 2)) for x in (key, value))
+    if platforms.of_this_trace() == "gpu":
+        return _attend_by_cudnn(query, key, value, bias, mask)
     arguments = {"query": query, "key": key, "value": value}
     if bias is not None:
         arguments["bias"] = bias[0].astype(jnp.float32)
@@ -62,12 +64,15 @@ def fused_attention(query, key, value, bias=None, mask=None) -> jax.Array:
 
 
 def is_possible(query, key, bias=None, mask=None) -> bool:
-    """Whether the kernels are for this, arguments of `fused_attention` by shape, and whether it is traced for TPUs.
+    """Whether the kernels are for this, arguments of `fused_attention` by shape, and for what it is traced for.
 
-    They are not for single queries, for a bias of each example or a mask of each head, where the mesh does not divide
-    batch and heads, and where no block of queries fits on the chip.
+    A TPU's are not for single queries, for a bias of each example or a mask of each head, where the mesh does not
+    divide batch and heads, and where no block of queries fits on the chip. A GPU's need bfloat16 and even lengths.
     """
     batch, q_len, heads, head_dim = query.shape
+    if platforms.of_this_trace() == "gpu":
+        lengths = q_len % 2 == key.shape[-1] % 2 == 0
+        return query.dtype == jnp.bfloat16 and lengths and head_dim % 8 == 0 and head_dim <= 128
     if platforms.of_this_trace() != "tpu" or q_len == 1:
         return False
     of_all_examples = bias is None or bias.shape == (1, heads, q_len, key.shape[-1])
@@ -79,6 +84,18 @@ def is_possible(query, key, bias=None, mask=None) -> bool:
     if batch % ways["batch"] or heads % ways["heads"]:
         return False
     return _block(q_len, key.shape[-1], heads // ways["heads"], head_dim) > 0
+
+
+def _attend_by_cudnn(query, key, value, bias, mask) -> jax.Array:
+    """As `fused_attention`, with key and value [batch, k_len, heads, head_dim], all of bfloat16, as the bias is then.
+
+    Compiled for an H100, a step of T5 1.1 base (bfloat16, 512/114, batch 32) has 9.47 GB of temporary memory and
+    accesses 84 GB with it; 15.48 and 131 without, of which each layer's weights are most.
+    """
+    bias = add_mask(mask, bias)  # JAX's own mask is no part of the bias, which T5's is in its gradient
+    if bias is not None:
+        bias = jnp.broadcast_to(bias.astype(query.dtype), (*bias.shape[:2], query.shape[1], key.shape[1]))
+    return jax.nn.dot_product_attention(query, key, value, bias, scale=1.0, implementation="cudnn")
 
 
 def _axes(mesh: Mesh, name: str) -> tuple[str, ...]:

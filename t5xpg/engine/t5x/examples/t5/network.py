@@ -32,8 +32,9 @@ class T5Config:
         mlp_activations: see `layers.MlpBlock`.
         logits_via_embedding: whether the embedding is the output projection (T5 1.0) or has its own (T5 1.1).
         float32_attention_logits: whether attention logits and softmax are float32 whatever `dtype` is.
-        fused_attention: whether, on TPUs, attention to whole sequences is one kernel that keeps no weights for the
-            backward pass (`embedded.fused_attention`). Its logits are float32. T5X has no such field.
+        fused_attention: whether, on TPUs, and on GPUs in bfloat16, attention to whole sequences is one kernel that
+            keeps no weights for the backward pass (`embedded.fused_attention`). Its logits are float32. T5X has no
+            such field.
     """
 
     vocab_size: int
