@@ -26,7 +26,7 @@ SPREAD = "partitioning.standard_logical_axis_rules.parameter_partitioning_dims"
 REMAT = "network.T5Config.remat_policy"
 POLICIES = ("none", "minimal", "full")  # of REMAT; each keeps fewer activations than the one before
 LESS_KEPT = 3  # how many times fewer, for an estimate
-PREALLOCATED = 0.75  # of a GPU's memory, which is what JAX takes if nothing else is said
+TAKEN, MOST = 0.75, 0.95  # of a GPU's memory: what JAX takes if nothing else is said, and what it may be told to
 TRIED = 4  # neighbours that are compiled at most
 TOKENS = ("encoder_input_tokens", "decoder_target_tokens")
 
@@ -38,7 +38,7 @@ class Step:
     Attributes:
       parameters, optimizer: bytes of them on each chip.
       needed: bytes of a chip's memory; where there is no program, what the compiler says that it would need.
-      fits: whether a chip has that memory.
+      fits: whether a chip has that memory, of a GPU's what JAX can take.
       text: the compiled program's, or None where there is none: a TPU's compiler makes none that does not fit.
       seconds: that the compiler took.
     """
@@ -161,7 +161,8 @@ def compile_step(prepared: Prepared, target: accelerators.Target) -> Step:
             needed = (
                 sizes.argument_size_in_bytes + sizes.generated_code_size_in_bytes + memory.bytes_of_step(executable)
             )
-    fits = text is not None and needed <= target.chip.memory * 1024**3
+    most = MOST if target.platform == "cuda" else 1
+    fits = text is not None and needed <= most * target.chip.memory * 1024**3
     return Step(parts["parameters"], parts["optimizer"], needed, fits, text, time.monotonic() - tick)
 
 
@@ -216,8 +217,6 @@ def describe(step: Step, prepared: Prepared, target: accelerators.Target) -> Ite
     yield "memory", describe_memory(step, target)
     if not step.fits or step.text is None:
         return
-    if target.platform == "cuda" and step.needed > PREALLOCATED * target.chip.memory * 1024**3:
-        yield "note", f"JAX takes {PREALLOCATED:.0%} of a GPU's memory; run with XLA_PYTHON_CLIENT_MEM_FRACTION=0.95"
     from t5xpg.base import memory
 
     program = compiled.Program(step.text)
@@ -250,6 +249,8 @@ def describe_memory(step: Step, target: accelerators.Target) -> str:
     parts["gradients, activations and program"] = step.needed - step.parameters - step.optimizer
     listed = ", ".join(f"{name} {memory_in_words(size)}" for name, size in parts.items())
     verdict = "fits" if step.fits else "does not fit"
+    if step.fits and target.platform == "cuda" and step.needed > TAKEN * target.chip.memory * 1024**3:
+        verdict = f"fits with XLA_PYTHON_CLIENT_MEM_FRACTION={MOST}, as JAX takes {TAKEN:.0%} unless told"
     return f"{memory_in_words(step.needed)} of a chip's {target.chip.memory} GiB ({listed}): {verdict}"
 
 
