@@ -2,7 +2,10 @@
 
     [PYTHONPATH=path/to/t5x:…] python benchmarks/start.py configs/wikitext_byt5_tiny.gin [NAME=VALUE …] [--runs 3]
 
-By turns, each run in a process and a MODEL_DIR of its own; the table shows the medians of clock and CPU seconds.
+By turns, each run in a process and a MODEL_DIR of its own; the table shows the medians of clock and CPU seconds. Each
+engine runs as on a new machine, where nothing is kept of what it compiles, and with what an earlier run of its own has
+left in JAX's cache. The embedded engine's cache is the one that `t5xpg train` keeps; T5X has none by default, and gets
+one by JAX_COMPILATION_CACHE_DIR. The ratios are to T5X without.
 """
 
 from __future__ import annotations
@@ -20,15 +23,23 @@ from typing import Any
 from engines import CHILD, ENGINES, environment, print_missing, print_table
 
 
-def first_step(engine: str, recipe: str, bindings: list[str]) -> dict[str, Any]:
-    """Starts a training run that ends itself after one step; returns its seconds, or {"missing": why}."""
+def first_step(engine: str, recipe: str, bindings: list[str], kept: str | None) -> dict[str, Any]:
+    """Starts a training run that ends itself after one step; returns its seconds, or {"missing": why}.
+
+    What JAX compiles is kept in the folder `kept`, and found there; with None, it is not.
+    """
+    variables = environment(engine)
+    if kept is None:
+        variables["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+    else:
+        variables["XDG_CACHE_HOME" if engine == "embedded" else "JAX_COMPILATION_CACHE_DIR"] = kept
     with tempfile.TemporaryDirectory() as model_dir:
         command = [sys.executable, sys.argv[0], CHILD, str(time.time()), recipe, f"MODEL_DIR={model_dir}", *bindings]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment(engine))
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=variables)
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         return {"missing": (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]}
-    print(f"{ENGINES[engine]}: {lines[-1]}", file=sys.stderr, flush=True)
+    print(f"{ENGINES[engine]}{', compiled before' * bool(kept)}: {lines[-1]}", file=sys.stderr, flush=True)
     return json.loads(lines[-1])
 
 
@@ -65,18 +76,27 @@ def main() -> None:
     parser.add_argument("bindings", nargs="*", metavar="NAME=VALUE")
     parser.add_argument("--runs", type=int, default=3)
     args = parser.parse_args()
-    runs: dict[str, list] = {"embedded": [], "t5x": []}
-    for _ in range(args.runs):
-        for engine, results in runs.items():
-            results.append(first_step(engine, args.recipe, args.bindings))
-    print_missing({engine: results[0] for engine, results in runs.items()})
+    runs: dict[tuple[str, bool], list] = {
+        (engine, kept): [] for kept in (False, True) for engine in ("embedded", "t5x")
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        caches = {engine: os.path.join(folder, engine) for engine in ("embedded", "t5x")}
+        for engine, cache in caches.items():
+            first_step(engine, args.recipe, args.bindings, cache)
+        for _ in range(args.runs):
+            for (engine, kept), results in runs.items():
+                results.append(first_step(engine, args.recipe, args.bindings, caches[engine] if kept else None))
+    print_missing({engine: results[0] for (engine, kept), results in runs.items() if not kept})
     measured = {
-        engine: [statistics.median(x[key] for x in results) for key in ("seconds", "cpu")]
-        for engine, results in runs.items()
+        run: [statistics.median(x[key] for x in results) for key in ("seconds", "cpu")]
+        for run, results in runs.items()
         if not any("missing" in x for x in results)
     }
-    base = next(iter(measured.values()), None)
-    rows = [[ENGINES[engine], *map(cell, medians, base)] for engine, medians in measured.items()]
+    base = measured.get(("t5x", False))
+    rows = [
+        [ENGINES[engine] + ", compiled before" * kept, *map(cell, medians, base or medians)]
+        for (engine, kept), medians in measured.items()
+    ]
     print_table([args.recipe, "first step after, s", "CPU, s"], rows)
 
 

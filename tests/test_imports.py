@@ -35,7 +35,7 @@ ENGINE_LAYERS = (
     ("embedded.learning_rates", "embedded.periods", "embedded.loss_watch", "embedded.actions"),
     ("embedded.console",),
     ("embedded.checkpoint_paths",),
-    ("embedded.checkpoint_readers", "embedded.signals"),
+    ("embedded.checkpoint_readers", "embedded.compiling", "embedded.signals"),
     ("embedded.waiting", "embedded.peers"),
     ("checkpoint_importer", "embedded.checkpoint_datasets", "embedded.best_checkpoints"),
     ("embedded.packing", "embedded.natural_text", "embedded.notebook_gin"),

@@ -43,3 +43,16 @@ def coordinator_address() -> str:
     from jax._src.distributed import global_state
 
     return str(global_state.coordinator_address)
+
+
+def keep_programs(cache: Any) -> bool:
+    """Makes JAX's cache of compiled programs keep them by `cache`, with JAX's own get(key) and put(key, program).
+
+    To be called before JAX has compiled anything. Returns whether this JAX can.
+    """
+    from jax._src import compilation_cache
+
+    if not hasattr(compilation_cache, "get_file_cache"):
+        return False
+    compilation_cache.get_file_cache = lambda path: (cache, path)
+    return True

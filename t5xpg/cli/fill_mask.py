@@ -30,9 +30,9 @@ def register(verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from t5xpg.cli.quiet import import_tensorflow
+    from t5xpg.cli import starting
 
-    import_tensorflow()
+    starting.load()
     import t5xpg
 
     model = t5xpg.Model.restore(args.model_dir, args.step, 1, args.trust)

@@ -92,9 +92,9 @@ def restore(args: argparse.Namespace):
     """Returns the run's Model."""
     if args.batch_size < 1:
         raise ValueError(f"--batch_size is {args.batch_size}; pass 1 or more.")
-    from t5xpg.cli.quiet import import_tensorflow
+    from t5xpg.cli import starting
 
-    import_tensorflow()
+    starting.load()
     import t5xpg
 
     return t5xpg.Model.restore(args.run_dir, args.step, args.batch_size, args.trust)

@@ -128,14 +128,14 @@ def run_program(module: str, arguments: list[str]) -> int:
     """Runs one of T5X's programs as `python -m` would; returns its exit status."""
     import runpy
 
-    from t5xpg.cli.quiet import import_tensorflow
+    from t5xpg.cli import starting
 
     flags = name_value.program_flags(arguments, recipes.recipes_root())
     if not t5x_finder.is_embedded():
         flags = flags_of_t5x(flags)
     try:
         with ctrl_c_ends_at_once():
-            import_tensorflow()
+            starting.load()
             bindings = name_value.given_bindings(flags)
             name_value.check_macros_when_parsed(bindings)
             sys.argv = [module, *flags]

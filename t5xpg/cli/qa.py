@@ -42,9 +42,9 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--question and --context go together, and --predictions needs --file.")
     if args.question is None and not args.file:
         return show_scores(args.model_dir)
-    from t5xpg.cli.quiet import import_tensorflow
+    from t5xpg.cli import starting
 
-    import_tensorflow()
+    starting.load()
     import t5xpg
 
     model = t5xpg.Model.restore(args.model_dir, args.step, args.batch_size, args.trust)

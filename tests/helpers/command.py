@@ -20,7 +20,8 @@ PROCESSES.set_forkserver_preload(
 def start_t5xpg(*arguments, stdout: Path, stderr: Path, **environment: str) -> multiprocessing.Process:
     """Starts the command; what it prints is added to two files.
 
-    Variables that TensorFlow, JAX or Python read as they are imported come too late.
+    Variables that TensorFlow, JAX or Python read as they are imported come too late, but for JAX_COMPILATION_CACHE_DIR;
+    that is as good as not there where it is empty.
     """
     words = [str(argument) for argument in arguments]
     process = PROCESSES.Process(target=_command, args=(words, stdout, stderr, {**os.environ, **environment}))
@@ -53,6 +54,9 @@ def _command(arguments: list[str], stdout: Path, stderr: Path, environment: dict
     for path, descriptor in ((stdout, 1), (stderr, 2)):
         with open(path, "ab") as file:
             os.dup2(file.fileno(), descriptor)
+    import jax
+
     from t5xpg.cli.main import main
 
+    jax.config.update("jax_compilation_cache_dir", os.environ.get("JAX_COMPILATION_CACHE_DIR") or None)
     sys.exit(main(arguments))

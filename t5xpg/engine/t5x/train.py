@@ -39,7 +39,7 @@ from t5x.embedded import (
 from t5x.embedded.checkpoint_configs import CheckpointConfig, SaveCheckpointConfig
 from t5x.embedded.contract import refuse_missing
 from t5x.embedded.initialization import TrainStateInitializer
-from t5x.embedded.periods import Schedule
+from t5x.embedded.periods import Schedule, manual_gc
 from t5x.embedded.resuming import Restorer
 from t5xpg.base import memory, run_settings, stores
 
@@ -87,7 +87,8 @@ def train(
       infer_eval_dataset_cfg: data to evaluate on by decoding, with the task's own metrics.
       checkpoint_cfg: when to save, and where a new run starts from.
       partitioner: partitioning.PjitPartitioner.
-      trainer_cls: trainer.Trainer with its own arguments bound.
+      trainer_cls: trainer.Trainer with its own arguments bound; made of the state's shapes, it gets its arrays as its
+        attribute `train_state` (T5X gives them to the constructor).
       model_dir: where everything is written, on a disk, gs:// or s3://.
       total_steps: the step to stop at; with relative_steps None.
       relative_steps: how many steps to train beyond the checkpoint that the run began at. Started again, a run still
@@ -143,7 +144,15 @@ def train(
         closing = contextlib.closing(evaluator) if evaluator else contextlib.nullcontext()
         initializer = make_initializer(train_state_initializer_cls, model, layout, train_iter, partitioner)
         describe_run(model_dir, initializer, partitioner, train_dataset_cfg)
-        restorer = Restorer(initializer, partitioner, checkpoint_cfg, model_dir, train_iter, init_rng)
+        shapes, axes = initializer.global_train_state_shape, initializer.train_state_axes
+        make_trainer = functools.cache(
+            lambda: trainer_cls(
+                **dict(model=model, partitioner=partitioner, summary_dir=model_dir, rng=trainer_rng),
+                **dict(train_state=shapes, train_state_axes=axes, eval_names=eval_datasets.keys()),
+            )
+        )
+        begin = functools.partial(begin_new_run, make_trainer, train_iter, checkpoint_cfg.save)
+        restorer = Restorer(initializer, partitioner, checkpoint_cfg, model_dir, train_iter, init_rng, begin)
         state, checkpoint, began = restorer.initialize()
         step = int(state.step)
         total_steps = began + relative_steps if relative_steps else total_steps
@@ -153,28 +162,20 @@ def train(
         train_iter = data.go_to(train_iter, step, checkpoint, began, changes, restorer.restores_data())
         eval_period = eval_period if eval_datasets or evaluator else 0
         schedule = make_schedule(step, total_steps, checkpoint_cfg.save, eval_period, stats_period, gc_period)
-        trainer = trainer_cls(
-            model=model,
-            train_state=state,
-            partitioner=partitioner,
-            train_state_axes=initializer.train_state_axes,
-            eval_names=eval_datasets.keys(),
-            summary_dir=model_dir,
-            rng=trainer_rng,
-        )
+        trainer = make_trainer()
+        trainer.train_state = state
         del state  # the trainer's steps reuse its memory
         with trainer, make_manager(checkpoint_cfg.save, model_dir, train_iter, initializer, partitioner) as manager:
-            metrics_manager = trainer.train_metrics_manager
             run_changes.keep_config(model_dir, step)
-            summarize_config_fn(model_dir, metrics_manager.summary_writer, step)
-            metrics_manager.write_scalar("timing/init_or_restore_seconds", time.time() - started, step)
+            summarize_config_fn(model_dir, trainer.train_metrics_manager.summary_writer, step)
+            trainer.train_metrics_manager.write_scalar("timing/init_or_restore_seconds", time.time() - started, step)
             run = TrainingRun(trainer, manager, schedule, train_iter, eval_datasets, actions or {}, model_dir, lock)
             run.save_cfg = checkpoint_cfg.save
             if get_dataset_fn is utils.get_dataset:
                 run.explain_waits(train_dataset_cfg, layout, train_eval_dataset_cfg)
             with closing, peers.reporting():
                 if evaluator:
-                    run.decode_with(evaluator, initializer.train_state_axes, concurrent_metrics)
+                    run.decode_with(evaluator, axes, concurrent_metrics)
                 return run.run(step, run_eval_before_training)
 
 
@@ -218,7 +219,7 @@ class TrainingRun:
         if schedule.save_period:
             self._save(step)
         self._train_iter.start()
-        self._compile()
+        trainer.compile_train(self._train_iter.zeros())
         self._train_iter.peek()
 
         first, started = step, time.time()
@@ -265,11 +266,6 @@ class TrainingRun:
 
     def _is_saving(self) -> bool:
         return self._manager is not None and self._manager.is_saving_in_progress()
-
-    def _compile(self) -> None:
-        tick = time.time()
-        self._trainer.compile_train(self._train_iter.zeros())
-        console.say(f"Compiled the training step in {time.time() - tick:.1f} s")
 
     def _save(self, step: int) -> None:
         if self._manager is None or self.save_cfg is None:
@@ -381,6 +377,13 @@ def make_initializer(
     )
 
 
+def begin_new_run(make_trainer: Callable, train_iter, save_cfg: SaveCheckpointConfig | None) -> Callable[[], None]:
+    """Begins to read the data and traces the step; returns what compiles it, while the state is made."""
+    if not (save_cfg and save_cfg.save_dataset):  # its position at step 0 is not saved yet
+        train_iter.start()
+    return make_trainer().trace_train(train_iter.zeros())
+
+
 def make_schedule(first_step, total_steps, save_cfg, eval_period, stats_period, gc_period) -> Schedule:
     save_period = (save_cfg.period if save_cfg else 0) or 0
     shortest = min([p for p in (save_period, eval_period, gc_period) if p], default=total_steps)
@@ -426,17 +429,6 @@ def describe_run(model_dir: str, initializer, partitioner, cfg: datasets.Dataset
     )
     parts = memory.state_parts(shape, initializer.train_state_axes, partitioner.mesh)
     logging.info("Memory: %s", memory.check_state(parts, partitioner.mesh))
-
-
-@contextlib.contextmanager
-def manual_gc(schedule: Schedule):
-    """Collects garbage only when the schedule says so, if it does."""
-    if schedule.gc_period:
-        gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec
 
 from t5x import metrics as metrics_lib
 from t5x import partitioning
+from t5x.embedded import compiling
 from t5x.embedded.actions import ActionMode, BaseAction, EarlyStoppingAction, TerminateOnNanAction  # noqa: F401  (T5X's names for gin: trainer.EarlyStoppingAction, …)
 from t5x.embedded.contract import refuse_missing
 from t5x.embedded.metrics_manager import MetricsManager
@@ -74,7 +75,8 @@ class BaseTrainer(abc.ABC):
 
     Args:
       model: a models.BaseModel.
-      train_state: the state to start from.
+      train_state: the state to start from; or its shapes, and the attribute is set before the first step. So does
+        train.train, as a new run compiles its step while it makes its arrays.
       partitioner: a partitioning.PjitPartitioner.
       eval_names: names of the evaluation datasets, the keys of what `eval` gets.
       summary_dir: where TensorBoard files go, or None.
@@ -97,6 +99,7 @@ class BaseTrainer(abc.ABC):
         self._base_rng = rng
         self._trainer_init_time = _time()
         self._compiled_train_step: PartitionedTrainCallable | None = None
+        self._compiled_ahead: compiling.Compilation | None = None
         self._compiled_eval_steps: dict[str, PartitionedEvalCallable] = {}
         self._compiled_eval_step_cache: dict[Any, PartitionedEvalCallable] = {}
         self.train_state = train_state
@@ -161,18 +164,35 @@ class BaseTrainer(abc.ABC):
         metrics["timing/uptime"] = last_value(jnp.float32(_time() - self._trainer_init_time))
         return self.train_metrics_manager.write_metrics_summary(metrics, step, step - first)
 
+    def trace_train(self, batch: BatchType) -> Callable[[], None]:
+        """Returns a function that compiles the train step for `compile_train`, and may do so in another thread.
+
+        The embedded engine's own. Traced it is at once: of two programs traced at the same time, some functions could
+        get other names, and JAX's cache of compiled programs another key.
+        """
+        step, compiles = self._partitioned_train_step, type(self._partitioner).compile
+        if compiles is not partitioning.BasePjitPartitioner.compile or not hasattr(step, "lower"):
+            return lambda: None  # compile_train knows what to do
+        lowered = step.lower(*compiling.shapes((self.train_state, batch)))
+
+        def compile_ahead() -> None:
+            self._compiled_ahead = compiling.timed(lowered.compile)
+
+        return compile_ahead
+
     def compile_train(self, batch: BatchType) -> None:
         """Compiles the train step for batches of this shape ahead of the first one.
 
         Raises:
           ValueError: the step cannot fit in the devices' memory.
         """
-        tick = _time()
-        self._compiled_train_step = self._partitioner.compile(self._partitioned_train_step, self.train_state, batch)
-        if isinstance(self._compiled_train_step, jax.stages.Compiled):  # a partitioner may have no way to compile
-            memory.check_step(self._compiled_train_step, self._partitioner.mesh)
-        seconds = _time() - tick
-        self.train_metrics_manager.write_scalar("timing/compilation_seconds", seconds, int(self.train_state.step))
+        step, arguments = self._partitioned_train_step, compiling.shapes((self.train_state, batch))
+        done = self._compiled_ahead or compiling.timed(lambda: self._partitioner.compile(step, *arguments))
+        self._compiled_train_step, self._compiled_ahead = done.program, None
+        if isinstance(done.program, jax.stages.Compiled):  # a partitioner may have no way to compile
+            memory.check_step(done.program, self._partitioner.mesh)
+        compiling.say(done)
+        self.train_metrics_manager.write_scalar("timing/compilation_seconds", done.seconds, int(self.train_state.step))
 
     def compile_eval(self, batches: Mapping[str, BatchType]) -> None:
         """Compiles the eval step for batches of these shapes, {dataset: batch}, once per shape.

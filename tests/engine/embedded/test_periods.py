@@ -2,8 +2,7 @@
 
 import gc
 
-from t5x import train
-from t5x.embedded.periods import Schedule
+from t5x.embedded.periods import Schedule, manual_gc
 
 
 def stops(schedule: Schedule, step: int = 0) -> list[int]:
@@ -36,8 +35,8 @@ def test_no_period_means_one_round():
 def test_garbage_is_collected_at_its_period_alone():
     schedule = Schedule(25, gc_period=10)
     assert [step for step in range(1, 26) if schedule.collects_garbage_at(step)] == [10, 20, 25]
-    with train.manual_gc(schedule):
+    with manual_gc(schedule):
         assert not gc.isenabled()
     assert gc.isenabled()
-    with train.manual_gc(Schedule(25)):
+    with manual_gc(Schedule(25)):
         assert gc.isenabled()

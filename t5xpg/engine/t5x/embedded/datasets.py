@@ -118,11 +118,11 @@ class TrainIterator(PeekableDatasetIterator):
         super().__init__(batches)
         self.zeros = batches.zeros
         self._local = batches.iterator
-        self.wait_as("the training data")
+        self._batches = waiting.Batches(super().__next__, "the training data")
 
     def wait_as(self, what: str, explain: Callable[[], str | None] | None = None) -> None:
         """Names the data where a batch does not come, and says how to find out why; see `waiting.Batches`."""
-        self._batches = waiting.Batches(super().__next__, what, explain)
+        self._batches.name(what, explain)
 
     def __next__(self) -> dict[str, jax.Array]:
         return next(self._batches)

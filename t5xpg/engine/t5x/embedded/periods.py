@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,3 +42,14 @@ class Schedule:
 
     def collects_garbage_at(self, step: int) -> bool:
         return self._is_due(self.gc_period, step)
+
+
+@contextlib.contextmanager
+def manual_gc(schedule: Schedule) -> Iterator[None]:
+    """Collects garbage only when the schedule says so, if it does."""
+    if schedule.gc_period:
+        gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

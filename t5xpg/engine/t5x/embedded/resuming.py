@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from t5x import checkpoints
-from t5x.embedded import console, data_position, initialization
+from t5x.embedded import console, data_position, initialization, waiting
 from t5x.embedded.checkpoint_configs import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
 from t5x.embedded.checkpoint_paths import agreed_steps, step_of
 from t5x.embedded.initialization import TrainStateInitializer
@@ -18,6 +19,8 @@ from t5x.embedded.initialization import TrainStateInitializer
 @dataclasses.dataclass(frozen=True)
 class Restorer:
     """Finds the state to start from.
+
+    Before a new state is made `begin_new_run` is called, and meanwhile, in a thread, what it returns.
 
     Raises:
       ValueError: the data is to go on from another run's place, and this run, interrupted, could not find that again.
@@ -29,6 +32,7 @@ class Restorer:
     model_dir: str
     train_iter: Any
     init_rng: jax.Array
+    begin_new_run: Callable[[], Callable[[], None]] = lambda: lambda: None
 
     def __post_init__(self):
         save, restore = self.checkpoint_cfg.save, self.checkpoint_cfg.restore
@@ -55,7 +59,8 @@ class Restorer:
             console.say(f"Starting from step {int(state.step):,} of {path}")
             return state, None, int(state.step)
         console.say("Starting from scratch")
-        return self.initializer.from_scratch(self.init_rng), None, 0
+        with waiting.meanwhile(self.begin_new_run()):
+            return self.initializer.from_scratch(self.init_rng), None, 0
 
     def initial_checkpoint(self) -> str | None:
         """Returns the checkpoint that a new run starts from, where one is asked for."""

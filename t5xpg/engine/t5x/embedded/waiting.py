@@ -5,6 +5,7 @@ What is waited for runs in a thread of its own; the main thread looks every POLL
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -74,6 +75,21 @@ def run(call: Callable[[], Any], what: str | None = None) -> Any:
     return wait_for(Worker().submit(call), 0, look)
 
 
+@contextlib.contextmanager
+def meanwhile(call: Callable[[], Any]) -> Iterator[None]:
+    """Makes call() in a thread while the block runs, then waits for it and raises what it raised.
+
+    Where the block fails, or a signal ends the wait, the program ends without waiting.
+    """
+    future = Worker().submit(call)
+    try:
+        yield
+        future.result()
+    except BaseException as error:
+        signals.leave_behind(error.code if isinstance(error, signals.Stopped) else 1, future)
+        raise
+
+
 def wait_for(future: Future, patience: float, on_wait: Callable[[float], Any]) -> Any:
     """Returns the future's result; `on_wait` is called with the seconds waited, and may raise.
 
@@ -120,6 +136,10 @@ class Batches(Iterator):
         self._pending: Future | None = None
         self._explanation: Future | None = None
         self._notified = False
+
+    def name(self, what: str, explain: Callable[[], str | None] | None) -> None:
+        """Replaces what the constructor was given, also while an item is being read."""
+        self._what, self._explain = what, explain
 
     @property
     def reading(self) -> bool:
