@@ -1,5 +1,7 @@
 """The trainer's parts as T5X's users call and override them, on a model whose gradients are known."""
 
+import threading
+
 import clu.metrics
 import clu.values
 import flax.struct
@@ -104,6 +106,21 @@ def test_eval_steps_are_compiled_once_for_a_shape():
     assert compiled["b"]["loss"].value == lazily["b"]["loss"].value == 2 * BATCH["x"].sum()
 
 
+def test_a_step_is_compiled_while_its_state_is_made():
+    made, initializer = make_trainer()
+    state, made.train_state = made.train_state, initializer.global_train_state_shape
+    compile_ahead = made.trace_train(BATCH)
+    worker = threading.Thread(target=compile_ahead)
+    worker.start()
+    worker.join()
+    program = made._compiled_ahead.program
+    made.train_state = state
+    with made:
+        made.compile_train(BATCH)
+        assert made._compiled_train_step is program
+        assert made.train(iter([BATCH]), 1).result()["loss"].value == BATCH["x"].sum()
+
+
 class Interpreted(partitioning.PjitPartitioner):
     """A partitioner that has no way to compile ahead."""
 
@@ -114,6 +131,7 @@ class Interpreted(partitioning.PjitPartitioner):
 def test_a_partitioner_need_not_compile():
     made, _ = make_trainer(partitioner=Interpreted(num_partitions=1))
     with made:
+        made.trace_train(BATCH)()
         made.compile_train(BATCH)
         made.compile_eval({"a": BATCH})
         assert made.train(iter([BATCH]), 1).result()["loss"].value == BATCH["x"].sum()

@@ -259,6 +259,24 @@ def test_what_takes_long_is_given_up_at_a_signal(noted):
         waiting.run(lambda: {}["its own"])
 
 
+def test_what_is_done_meanwhile_is_waited_for_and_its_error_passes(noted):
+    with waiting.meanwhile(lambda: noted.append(1)):
+        pass
+    assert noted == [1]
+    with pytest.raises(KeyError, match="its own"), waiting.meanwhile(lambda: {}["its own"]):
+        pass
+
+
+@pytest.mark.parametrize(("error", "code"), [(ValueError("no"), 1), (signals.Stopped(143), 143)])
+def test_what_fails_does_not_wait_for_what_is_done_meanwhile(monkeypatch, error, code):
+    left, never = [], threading.Event()
+    monkeypatch.setattr(signals, "leave_behind", lambda code, future: left.append((code, future.done())))
+    with pytest.raises(type(error)), waiting.meanwhile(never.wait):
+        raise error
+    assert left == [(code, False)]
+    never.set()
+
+
 def test_a_batch_that_comes_soon_after_a_signal_is_used(noted, monkeypatch):
     batch: Future = Future()
 
