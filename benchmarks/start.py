@@ -45,14 +45,14 @@ def first_step(engine: str, recipe: str, bindings: list[str], kept: str | None) 
 
 def child(started: float, arguments: list[str]) -> None:
     """Is `t5xpg train`, up to its first step."""
-    import jax
-
-    from t5xpg.cli import programs
+    from t5xpg.cli import starting
     from t5xpg.cli.main import main
 
-    run_program = programs.run_program
+    load = starting.load
 
-    def run_until_first_step(module: str, arguments: list[str]) -> int:
+    def load_and_end_after_first_step() -> None:
+        load()
+        import jax
         from t5x import trainer
 
         train = trainer.Trainer.train
@@ -64,9 +64,8 @@ def child(started: float, arguments: list[str]) -> None:
             os._exit(0)
 
         trainer.Trainer.train = train_once
-        return run_program(module, arguments)
 
-    programs.run_program = run_until_first_step
+    starting.load = load_and_end_after_first_step
     sys.exit(main(["train", *arguments]))
 
 
