@@ -53,6 +53,7 @@ def child(started: float, arguments: list[str]) -> None:
     def load_and_end_after_first_step() -> None:
         load()
         import jax
+
         from t5x import trainer
 
         train = trainer.Trainer.train
