@@ -208,31 +208,47 @@ class Program:
     def _accessed_by_fusion(self, x: Instruction, operands: list[Instruction]) -> int:
         """A fusion reads of an operand that it only slices, and writes of one that it updates, just that part."""
         inner = self._computations[x.called[0]]
-        users = defaultdict(list)  # {name: [(a user of it, the operand's number)]}
-        for each in inner.values():
-            for i, name in enumerate(each.operands):
-                if each.opcode != "bitcast" and name in inner:
-                    users[_behind_bitcasts(inner[name], inner).name].append((each, i))
-        written = x.main_memory
-        root = next(each for each in inner.values() if each.is_root)
-        root = _behind_bitcasts(root, inner)
-        if root.opcode == "dynamic-update-slice" and written:
-            written = inner[root.operands[1]].size
-        read = 0
-        for name, each in inner.items():
-            if each.opcode != "parameter":
-                continue
-            operand = operands[int(each.operands[0])]
-            if not operand.main_memory:
-                continue
-            uses = users[name]
-            if uses and all(user.opcode in SLICES and i == 0 for user, i in uses):
-                read += min(sum(user.size for user, _ in uses), operand.main_memory)
-            elif not (
-                root.opcode == "dynamic-update-slice" and _behind_bitcasts(inner[root.operands[0]], inner) is each
+        results = _results(inner)
+        if len(results) == len(x.arrays):
+            arrays = zip(results, x.arrays, strict=True)
+            written = sum(self._written(part, inner) for part, array in arrays if not array.on_chip)
+        else:  # one instruction that has several, as a collective operation
+            written = x.main_memory
+        return written + sum(
+            min(self._read(each, inner), operands[int(each.operands[0])].main_memory)
+            for each in inner.values()
+            if each.opcode == "parameter"
+        )
+
+    def _read(self, x: Instruction, near: dict[str, Instruction]) -> int:
+        """The bytes that a fusion reads of one of its operands, which is `x` inside it."""
+        total = 0
+        for user in (each for each in near.values() if x.name in each.operands):
+            if user.opcode == "bitcast":
+                total += self._read(user, near)
+            elif user.opcode == "fusion":
+                inner = self._computations[user.called[0]]
+                places = {str(i) for i, name in enumerate(user.operands) if name == x.name}
+                total += sum(
+                    self._read(each, inner)
+                    for each in inner.values()
+                    if each.opcode == "parameter" and each.operands[0] in places
+                )
+            elif user.opcode in SLICES and user.operands[0] == x.name:
+                total += user.size
+            elif user.opcode != "tuple" and not (
+                user.opcode == "dynamic-update-slice" and user.operands[0] == x.name
             ):
-                read += operand.main_memory
-        return read + written
+                total += x.size
+        return total
+
+    def _written(self, x: Instruction, near: dict[str, Instruction]) -> int:
+        """The bytes that a fusion writes of one of its results, which is `x` inside it."""
+        x = _behind_bitcasts(x, near)
+        if x.opcode == "fusion":
+            inner = self._computations[x.called[0]]
+            return sum(self._written(part, inner) for part in _results(inner))
+        return near[x.operands[1]].size if x.opcode == "dynamic-update-slice" else x.size
 
     def communication(self, chips: int) -> dict[str, Moved]:
         """Returns {kind of COLLECTIVES: what it moves}, for those that there are.
@@ -286,6 +302,12 @@ def _array(found: re.Match) -> Array:
 
 def _numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",") if word]
+
+
+def _results(near: dict[str, Instruction]) -> list[Instruction]:
+    """What a computation returns."""
+    root = next(each for each in near.values() if each.is_root)
+    return [near[name] for name in root.operands] if root.opcode == "tuple" else [root]
 
 
 def _behind_bitcasts(x: Instruction, near: dict[str, Instruction]) -> Instruction:
