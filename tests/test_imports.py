@@ -30,7 +30,7 @@ ENGINE_LAYERS = (
     ("embedded.contract", "embedded.checksums", "embedded.store_lock", "embedded.store_log"),
     ("embedded.tensorstore_specs", "embedded.tf_memory"),
     ("binary_search", "embedded.beams", "embedded.masks", "embedded.platforms", "embedded.vocab_axis"),
-    ("embedded.fused_attention",),
+    ("embedded.fused_attention", "embedded.residuals"),
     ("losses", "metrics", "decoding", "optimizers"),
     ("embedded.learning_rates", "embedded.periods", "embedded.loss_watch", "embedded.actions"),
     ("embedded.console",),

@@ -138,7 +138,21 @@ class Program:
         if root is None or root.opcode != "compare" or "direction=LT" not in root.text:
             return None
         limit = instructions[root.operands[-1]]
-        return int(limit.operands[0]) if limit.opcode == "constant" else None
+        return (
+            -(-int(limit.operands[0]) // self._step(loop, root, instructions)) if limit.opcode == "constant" else None
+        )
+
+    def _step(self, loop: Instruction, compared: Instruction, condition: dict[str, Instruction]) -> int:
+        """What a turn adds to the counter of a loop that `condition` compares: more than 1 where XLA unrolled it."""
+        counter = re.search(r"index=(\d+)", condition[compared.operands[0]].text)
+        body = re.search(r"body=%([^,\s]+)", loop.text)
+        if counter is None or body is None:
+            return 1
+        instructions = self._computations[body[1]]
+        root = next(x for x in instructions.values() if x.is_root)
+        added = instructions[root.operands[int(counter[1])]]
+        constants = [instructions[name] for name in added.operands if added.opcode == "add" and name in instructions]
+        return next((int(x.operands[0]) for x in constants if x.opcode == "constant"), 1)
 
     def _all(self) -> Iterator[tuple[str, int, Instruction]]:
         """Yields (computation, how often it runs, instruction)."""
@@ -206,8 +220,15 @@ class Program:
         return x.main_memory + sum(each.main_memory for each in operands)
 
     def _accessed_by_fusion(self, x: Instruction, operands: list[Instruction]) -> int:
-        """A fusion reads of an operand that it only slices, and writes of one that it updates, just that part."""
+        """A fusion reads of an operand that it only slices, and writes of one that it updates, just that part.
+
+        What a collective operation moves while other fusions run counts where it starts.
+        """
         inner = self._computations[x.called[0]]
+        if any('"AsyncCollectiveStart"' in each.text for each in inner.values()):
+            return x.main_memory
+        if any('"AsyncCollectiveDone"' in each.text for each in inner.values()):
+            return 0
         results = _results(inner)
         if len(results) == len(x.arrays):
             arrays = zip(results, x.arrays, strict=True)
@@ -224,6 +245,7 @@ class Program:
         """The bytes that a fusion reads of one of its operands, which is `x` inside it."""
         total = 0
         for user in (each for each in near.values() if x.name in each.operands):
+            is_updated = user.opcode == "dynamic-update-slice" and user.operands[0] == x.name
             if user.opcode == "bitcast":
                 total += self._read(user, near)
             elif user.opcode == "fusion":
@@ -236,15 +258,15 @@ class Program:
                 )
             elif user.opcode in SLICES and user.operands[0] == x.name:
                 total += user.size
-            elif user.opcode != "tuple" and not (
-                user.opcode == "dynamic-update-slice" and user.operands[0] == x.name
-            ):
+            elif user.opcode != "tuple" and not (is_updated or _chain(user)):
                 total += x.size
         return total
 
     def _written(self, x: Instruction, near: dict[str, Instruction]) -> int:
         """The bytes that a fusion writes of one of its results, which is `x` inside it."""
         x = _behind_bitcasts(x, near)
+        if x.opcode == "parameter" or _chain(x):
+            return 0
         if x.opcode == "fusion":
             inner = self._computations[x.called[0]]
             return sum(self._written(part, inner) for part in _results(inner))
@@ -257,11 +279,15 @@ class Program:
           chips: that the program runs on; the group of an operation that names none.
         """
         found: dict[str, list[Moved]] = defaultdict(list)
+        chains = set()
         for computation, runs, x in self._all():
             near = self._computations[computation]
             kind = x.opcode.removesuffix("-start")
-            if kind not in COLLECTIVES:
+            chain = _chain(x)
+            if kind not in COLLECTIVES or chain in chains:
                 continue
+            if chain:
+                chains.add(chain)
             group = _group_size(x.text, chips)
             size = sum(near[name].size for name in x.operands)
             if kind == "all-gather":
@@ -314,6 +340,12 @@ def _behind_bitcasts(x: Instruction, near: dict[str, Instruction]) -> Instructio
     while x.opcode == "bitcast":
         x = near[x.operands[0]]
     return x
+
+
+def _chain(x: Instruction) -> str | None:
+    """The name of a collective operation that runs in parts, while several fusions do: each has it inside."""
+    found = re.search(r'chain_id="([^"]*)"', x.text)
+    return found[1] if found else None
 
 
 def _is_scattered(x: Instruction, near: dict[str, Instruction]) -> bool:

@@ -100,6 +100,22 @@ def test_default_initial_values_are_scaled_as_in_t5x():
     assert max(table.max() * 100**0.5, biases.max() * 50**0.5) > 3
 
 
+@pytest.mark.parametrize(("lengths", "bidirectional"), [((9, 9), True), ((5, 140), True), ((140, 5), False)])
+def test_position_biases_for_a_tpu_are_those_for_a_cpu(lengths, bidirectional, monkeypatch):
+    biases = layers.RelativePositionBiases(32, 128, 3)
+    params = biases.init(KEY, 2, 2)
+
+    def run(params):
+        bias = biases.apply(params, *lengths, bidirectional)
+        return jnp.sum(jnp.sin(bias)), bias
+
+    compute = jax.value_and_grad(run, has_aux=True)
+    expected = compute(params)
+    monkeypatch.setattr(platforms, "of_this_trace", lambda: "tpu")
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), compute(params), expected)
+    assert "gather" not in str(jax.make_jaxpr(run)(params))
+
+
 # --- other layers ----------------------------------------------------------------------------------------------------
 
 

@@ -163,6 +163,14 @@ def test_fused_attention_is_divided_over_a_mesh(eight_devices, one_device):
         np.testing.assert_allclose(found["fused"]["losses"], one_device["whole"]["losses"], rtol=1e-5)
 
 
+def test_rematerialised_layers_keep_of_residuals_what_is_a_devices_own(eight_devices, one_device):
+    found = eight_devices["scanned"]
+    assert found["mesh"] == {"data": 2, "model": 4}
+    np.testing.assert_allclose(found["losses"], one_device["scanned"]["losses"], rtol=1e-5)
+    # Of 16 sequences of 12 positions it has 8, of emb_dim 32 it has 8; the decoder keeps what it gathers.
+    assert "f32[2,8,12,8]" in found["kept"]
+
+
 def test_microbatches_on_a_mesh(eight_devices, one_device):
     np.testing.assert_allclose(eight_devices["micro"]["losses"], one_device["micro"]["losses"], rtol=1e-5)
     assert eight_devices["gathered"] == 0

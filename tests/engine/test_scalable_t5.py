@@ -14,6 +14,7 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5x.examples.scalable_t5 import network
+from t5x.examples.t5 import network as t5
 
 SIZES = dict(vocab_size=48, emb_dim=16, num_heads=2, head_dim=6, mlp_dim=40, num_encoder_layers=4, num_decoder_layers=3)
 KEY = jax.random.PRNGKey(0)
@@ -75,6 +76,30 @@ def test_scanned_layers_equal_layers_one_after_the_other(axis):
         )
     )
     np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_layers_one_after_the_other_are_rematerialised_too():
+    module = t5.Transformer(t5.T5Config(**SIZES))
+    init = functools.partial(module.init, enable_dropout=False)
+    params = jax.jit(init)(KEY, TOKENS, TOKENS, TOKENS)
+
+    def compute(policy):
+        module = t5.Transformer(t5.T5Config(**SIZES, remat_policy=policy))
+
+        def loss(params):
+            return jnp.mean(module.apply(params, TOKENS, TOKENS, TOKENS, rngs={"dropout": KEY}) ** 2)
+
+        step = jax.jit(jax.value_and_grad(loss)).lower(params)
+        return step.compile()(params), step.as_text().count("optimization_barrier")
+
+    (expected, barriers), (found, more) = compute("none"), compute("minimal")
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), found, expected)
+    assert barriers == 0 and more > 0  # without them XLA would keep what is to be computed again
+
+
+def test_no_remat_policy_is_none_as_in_t5x():
+    shapes = [jax.eval_shape(transformer(remat_policy=x).init, KEY, TOKENS, TOKENS, TOKENS) for x in (None, "none")]
+    assert jax.tree.structure(shapes[0]) == jax.tree.structure(shapes[1])
 
 
 def test_unknown_remat_policy():

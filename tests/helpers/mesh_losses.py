@@ -5,6 +5,7 @@ With "gathered": the features of which a device fetches the whole batch when it 
 A script, because XLA fixes the number of virtual CPU devices when a process starts.
 """
 
+import functools
 import json
 import re
 import types
@@ -17,6 +18,7 @@ from jax.sharding import PartitionSpec
 import t5xpg  # noqa: F401
 from t5x import adafactor, models, partitioning, trainer
 from t5x.embedded import fused_attention, initialization, learning_rates
+from t5x.examples.scalable_t5 import network as scalable
 from t5x.examples.t5 import network
 
 
@@ -24,16 +26,11 @@ class Vocabulary:
     eos_id = 1
 
 
-CONFIG = network.T5Config(
-    vocab_size=64,
-    emb_dim=32,
-    num_heads=8,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    head_dim=4,
-    mlp_dim=64,
-    mlp_activations=("gelu", "linear"),
-    dropout_rate=0.1,
+SIZES = dict(vocab_size=64, emb_dim=32, num_heads=8, head_dim=4, mlp_dim=64, mlp_activations=("gelu", "linear"))
+ONE_LAYER = network.Transformer(network.T5Config(**SIZES, num_encoder_layers=1, num_decoder_layers=1, dropout_rate=0.1))
+FUSED = network.Transformer(ONE_LAYER.config.replace(fused_attention=True))
+SCANNED = scalable.Transformer(
+    scalable.T5Config(**SIZES, num_encoder_layers=2, num_decoder_layers=2, dropout_rate=0.1, remat_policy="minimal")
 )
 
 
@@ -47,11 +44,10 @@ def make_batches(count: int = 3) -> list[dict[str, np.ndarray]]:
     ]
 
 
-def losses(num_microbatches: int | None = None, fused: bool = False, **mesh) -> dict:
+def losses(num_microbatches: int | None = None, module=ONE_LAYER, **mesh) -> dict:
     partitioner = partitioning.PjitPartitioner(**mesh)
     optimizer = adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules())
-    config = CONFIG.replace(fused_attention=fused)
-    model = models.EncoderDecoderModel(network.Transformer(config), Vocabulary(), Vocabulary(), optimizer)
+    model = models.EncoderDecoderModel(module, Vocabulary(), Vocabulary(), optimizer)
     batches = make_batches()
     initializer = initialization.TrainStateInitializer(
         optimizer,
@@ -74,7 +70,8 @@ def losses(num_microbatches: int | None = None, fused: bool = False, **mesh) -> 
     with run:
         summaries = [run.train(iter([partitioner.shard_batch(batch)]), 1).result() for batch in batches]
         summaries.append(run.eval({"eval": batches})["eval"])
-    kernel = run.train_state.params["encoder"]["layers_0"]["mlp"]["wi_0"]["kernel"]
+    layer = "encoder" if module is SCANNED else "layers_0"
+    kernel = run.train_state.params["encoder"][layer]["mlp"]["wi_0"]["kernel"]
     return {
         "mesh": dict(partitioner.mesh.shape),
         "losses": [float(summary["loss"].value) for summary in summaries],
@@ -95,13 +92,28 @@ def gathered_features() -> int:
     return len(re.findall(r"f32\[64,5\]\S* all-gather\(", program))
 
 
+def kept_by_layers() -> list[str]:
+    """Returns the arrays [layers, …] that the compiled gradient of SCANNED has on each of 2 × 4 devices."""
+    partitioner = partitioning.PjitPartitioner(num_partitions=4)
+    tokens = np.ones((16, 12), np.int32)
+    init = functools.partial(SCANNED.init, enable_dropout=False)
+    params = jax.eval_shape(init, jax.random.PRNGKey(0), tokens, tokens, tokens)
+
+    def loss(params, tokens):
+        return SCANNED.apply(params, tokens, tokens, tokens, enable_dropout=False).sum()
+
+    step = partitioner.partition(jax.grad(loss), (None, PartitionSpec("data")), None)
+    return sorted(set(re.findall(r"f32\[2,8,12,[\d,]*\]", partitioner.compile(step, params, tokens).as_text())))
+
+
 def main() -> None:
     fused_attention.is_possible = lambda *_: True  # without a TPU its kernels are interpreted
     if len(jax.devices()) == 1:
         results = {
             "whole": losses(num_partitions=1),
-            "fused": losses(fused=True, num_partitions=1),
+            "fused": losses(module=FUSED, num_partitions=1),
             "micro": losses(2, num_partitions=1),
+            "scanned": losses(module=SCANNED, num_partitions=1),
         }
     else:
         both = partitioning.standard_logical_axis_rules(2, 2)
@@ -110,11 +122,12 @@ def main() -> None:
             "both": losses(num_partitions=2),
             "model": losses(num_partitions=8),
             "submesh": losses(model_parallel_submesh=(2, 2, 1, 1)),
-            "fused": losses(fused=True, num_partitions=2),
+            "fused": losses(module=FUSED, num_partitions=2),
             "2d": losses(num_partitions=2, logical_axis_rules=both),
             "slices": losses(num_partitions=1, ici_mesh_shape=(2, 2, 2), dcn_mesh_shape=(1, 1, 1)),
             "micro": losses(2, num_partitions=4),
             "gathered": gathered_features(),
+            "scanned": losses(module=SCANNED, num_partitions=4) | {"kept": kept_by_layers()},
         }
     print(json.dumps(results))
 

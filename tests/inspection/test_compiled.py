@@ -243,3 +243,114 @@ dim_labels=01bf_01io->b01f
     lowered = jax.jit(convolve).lower(jnp.zeros((5, 4, 2, 3)), jnp.zeros((3, 2, 3, 6)))
     assert jax.tree.leaves(lowered.out_info)[0].shape == (2, 3, 12, 6)
     assert Program(text).operations() == lowered.cost_analysis()["flops"]
+
+
+# A layer's product of a loop of 3 turns, as a TPU's program has it: what it reads of the stacked layers it slices in a
+# fusion inside the fusion, and it writes its result twice, once into those of all layers.
+STACKED_PROGRAM = """\
+%one_layer (layers: f32[3,8,128], turn: s32[]) -> f32[8,128] {
+  %layers = f32[3,8,128]{2,1,0:T(8,128)} parameter(0)
+  %turn = s32[]{:T(128)S(6)} parameter(1)
+  %one = f32[1,8,128]{2,1,0:T(8,128)} dynamic-slice(%layers, %turn), dynamic_slice_sizes={1,8,128}
+  ROOT %flat = f32[8,128]{1,0:T(8,128)} bitcast(%one)
+}
+
+%double (kept: f32[3,8,128], layers.1: f32[3,8,128], turn.1: s32[]) -> (f32[3,8,128], f32[8,128]) {
+  %kept = f32[3,8,128]{2,1,0:T(8,128)} parameter(0)
+  %layers.1 = f32[3,8,128]{2,1,0:T(8,128)} parameter(1)
+  %turn.1 = s32[]{:T(128)S(6)} parameter(2)
+  %layer = f32[8,128]{1,0:T(8,128)} fusion(%layers.1, %turn.1), kind=kLoop, calls=%one_layer
+  %twice = f32[8,128]{1,0:T(8,128)} add(%layer, %layer)
+  %unflat = f32[1,8,128]{2,1,0:T(8,128)} bitcast(%twice)
+  %updated = f32[3,8,128]{2,1,0:T(8,128)} dynamic-update-slice(%kept, %unflat, %turn.1)
+  ROOT %both = (f32[3,8,128]{2,1,0:T(8,128)}, f32[8,128]{1,0:T(8,128)}) tuple(%updated, %twice)
+}
+
+%body (state: (s32[], f32[3,8,128], f32[3,8,128])) -> (s32[], f32[3,8,128], f32[3,8,128]) {
+  %state = (s32[]{:T(128)S(6)}, f32[3,8,128]{2,1,0:T(8,128)}, f32[3,8,128]{2,1,0:T(8,128)}) parameter(0)
+  %i = s32[]{:T(128)S(6)} get-tuple-element(%state), index=0
+  %a = f32[3,8,128]{2,1,0:T(8,128)} get-tuple-element(%state), index=1
+  %b = f32[3,8,128]{2,1,0:T(8,128)} get-tuple-element(%state), index=2
+  %found = (f32[3,8,128]{2,1,0:T(8,128)}, f32[8,128]{1,0:T(8,128)}) fusion(%a, %b, %i), kind=kLoop, calls=%double
+  %a.1 = f32[3,8,128]{2,1,0:T(8,128)} get-tuple-element(%found), index=0
+  %step = s32[]{:T(128)S(6)} constant(1)
+  %next = s32[]{:T(128)S(6)} add(%i, %step)
+  ROOT %out = (s32[]{:T(128)}, f32[3,8,128]{2,1,0}, f32[3,8,128]{2,1,0}) tuple(%next, %a.1, %b)
+}
+
+%condition (state.1: (s32[], f32[3,8,128], f32[3,8,128])) -> pred[] {
+  %state.1 = (s32[]{:T(128)S(6)}, f32[3,8,128]{2,1,0:T(8,128)}, f32[3,8,128]{2,1,0:T(8,128)}) parameter(0)
+  %limit = s32[]{:T(128)S(6)} constant(3)
+  %count = s32[]{:T(128)S(6)} get-tuple-element(%state.1), index=0
+  ROOT %less = pred[]{:T(512)S(6)} compare(%count, %limit), direction=LT
+}
+
+ENTRY %main (c: (s32[], f32[3,8,128], f32[3,8,128])) -> (s32[], f32[3,8,128], f32[3,8,128]) {
+  %c = (s32[]{:T(128)}, f32[3,8,128]{2,1,0:T(8,128)}, f32[3,8,128]{2,1,0:T(8,128)}) parameter(0)
+  ROOT %loop = (s32[]{:T(128)}, f32[3,8,128]{2,1,0}, f32[3,8,128]{2,1,0}) while(%c), condition=%condition, body=%body
+}
+"""
+
+
+def numbers_apart(size: int) -> int:
+    """Returns `size` without what is counted for single numbers: constants' and counters' few bytes."""
+    return size // 4096 * 4096
+
+
+def test_of_stacked_layers_a_fusion_reads_and_writes_one():
+    layer = 8 * 128 * 4
+    assert numbers_apart(Program(STACKED_PROGRAM).accessed()) == 3 * (layer + 2 * layer)
+
+
+@pytest.mark.parametrize(("step", "turns"), [(1, 3), (2, 2), (3, 1)])
+def test_the_turns_of_a_loop_are_told_by_its_step(step, turns):
+    program = Program(STACKED_PROGRAM.replace("constant(1)", f"constant({step})"))
+    assert numbers_apart(program.accessed()) == turns * 3 * 8 * 128 * 4
+
+
+def test_a_collective_that_runs_beside_several_fusions_counts_once():
+    gathered = """\
+all-gather({}), channel_id={}, replica_groups=[1,4]<=[4], dimensions={{1}}, frontend_attributes={{chain_id="5"}}"""
+    text = f"""\
+%start (part: f32[8,128]) -> (f32[8,128], f32[8,512]) {{
+  %part = f32[8,128]{{1,0:T(8,128)}} parameter(0)
+  %whole = f32[8,512]{{1,0:T(8,128)}} {gathered.format("%part", 1)}
+  ROOT %started = (f32[8,128]{{1,0:T(8,128)}}, f32[8,512]{{1,0:T(8,128)}}) custom-call(%whole), \
+custom_call_target="AsyncCollectiveStart"
+}}
+
+%beside (part.1: f32[8,128], whole.1: f32[8,512], x: f32[8,128]) -> (f32[8,128], f32[8,128], f32[8,512]) {{
+  %part.1 = f32[8,128]{{1,0:T(8,128)}} parameter(0)
+  %whole.1 = f32[8,512]{{1,0:T(8,128)}} parameter(1)
+  %x = f32[8,128]{{1,0:T(8,128)}} parameter(2)
+  %negated = f32[8,128]{{1,0:T(8,128)}} negate(%x)
+  %on = f32[8,512]{{1,0:T(8,128)}} {gathered.format("%part.1", 2)}
+  ROOT %all = (f32[8,128]{{1,0:T(8,128)}}, f32[8,128]{{1,0:T(8,128)}}, f32[8,512]{{1,0:T(8,128)}}) \
+tuple(%negated, %part.1, %on)
+}}
+
+%done (part.2: f32[8,128], whole.2: f32[8,512]) -> f32[8,512] {{
+  %part.2 = f32[8,128]{{1,0:T(8,128)}} parameter(0)
+  %whole.2 = f32[8,512]{{1,0:T(8,128)}} parameter(1)
+  %last = f32[8,512]{{1,0:T(8,128)}} {gathered.format("%part.2", 3)}
+  ROOT %ended = f32[8,512]{{1,0:T(8,128)}} custom-call(%part.2, %whole.2, %last), \
+custom_call_target="AsyncCollectiveDone"
+}}
+
+ENTRY %main (p: f32[8,128], q: f32[8,128]) -> f32[8,512] {{
+  %p = f32[8,128]{{1,0:T(8,128)}} parameter(0)
+  %q = f32[8,128]{{1,0:T(8,128)}} parameter(1)
+  %s = (f32[8,128]{{1,0:T(8,128)}}, f32[8,512]{{1,0:T(8,128)}}) fusion(%p), kind=kCustom, calls=%start
+  %sp = f32[8,128]{{1,0:T(8,128)}} get-tuple-element(%s), index=0
+  %sw = f32[8,512]{{1,0:T(8,128)}} get-tuple-element(%s), index=1
+  %m = (f32[8,128]{{1,0:T(8,128)}}, f32[8,128]{{1,0:T(8,128)}}, f32[8,512]{{1,0:T(8,128)}}) fusion(%sp, %sw, %q), \
+kind=kLoop, calls=%beside
+  %mp = f32[8,128]{{1,0:T(8,128)}} get-tuple-element(%m), index=1
+  %mw = f32[8,512]{{1,0:T(8,128)}} get-tuple-element(%m), index=2
+  ROOT %end = f32[8,512]{{1,0:T(8,128)}} fusion(%mp, %mw), kind=kCustom, calls=%done
+}}
+"""
+    program, part = Program(text), 8 * 128 * 4
+    moved = program.communication(chips=4)["all-gather"]
+    assert (moved.count, moved.size, moved.sent) == (1, 4 * part, 3 * part)
+    assert program.accessed() == (part + 4 * part) + 2 * part  # gathered once; and negated

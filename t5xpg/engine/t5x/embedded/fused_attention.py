@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
-from flax.linen import partitioning as flax_partitioning
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from t5x.embedded import platforms
 from t5x.embedded.masks import MASKED, add_mask
@@ -55,7 +54,7 @@ def fused_attention(query, key, value, bias=None, mask=None) -> jax.Array:
     attend = functools.partial(_attend, platforms.of_this_trace() != "tpu")
     mesh = platforms.mesh_of_this_trace()
     if not mesh.empty:
-        batch, heads = (_axes(mesh, name) for name in ("batch", "heads"))
+        batch, heads = (platforms.axes(name) for name in ("batch", "heads"))
         specs = dict.fromkeys(arguments, PartitionSpec(batch, None, heads))
         specs |= {"bias": PartitionSpec(heads), "mask": PartitionSpec(batch)}
         inputs = {name: specs[name] for name in arguments}
@@ -79,8 +78,7 @@ def is_possible(query, key, bias=None, mask=None) -> bool:
     of_all_heads = mask is None or mask.shape[1] == 1
     if not (of_all_examples and of_all_heads):
         return False
-    mesh = platforms.mesh_of_this_trace()
-    ways = {name: math.prod(mesh.shape[axis] for axis in _axes(mesh, name)) for name in ("batch", "heads")}
+    ways = {name: platforms.ways(name) for name in ("batch", "heads")}
     if batch % ways["batch"] or heads % ways["heads"]:
         return False
     return _block(q_len, key.shape[-1], heads // ways["heads"], head_dim) > 0
@@ -96,13 +94,6 @@ def _attend_by_cudnn(query, key, value, bias, mask) -> jax.Array:
     if bias is not None:
         bias = jnp.broadcast_to(bias.astype(query.dtype), (*bias.shape[:2], query.shape[1], key.shape[1]))
     return jax.nn.dot_product_attention(query, key, value, bias, scale=1.0, implementation="cudnn")
-
-
-def _axes(mesh: Mesh, name: str) -> tuple[str, ...]:
-    """Returns the mesh's axes that a logical axis is divided over."""
-    (found,) = flax_partitioning.logical_to_mesh_axes((name,)) or (None,)
-    names = (found,) if isinstance(found, str) else tuple(found or ())
-    return tuple(axis for axis in names if axis in mesh.shape)
 
 
 def _block(q_len: int, k_len: int, heads: int, head_dim: int) -> int:

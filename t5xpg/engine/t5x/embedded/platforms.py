@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 import jax
+from flax.linen import partitioning as flax_partitioning
 
 _standing_in: list[Sequence[jax.Device]] = []
 
@@ -35,6 +36,30 @@ def mesh_of_this_trace() -> jax.sharding.Mesh:
         from jax.interpreters import pxla
 
         return pxla.thread_resources.env.physical_mesh
+
+
+def constrain(x: jax.Array, names: Sequence[str]) -> jax.Array:
+    """Returns x, divided over the mesh in force as the logical axes `names` are by the rules in force.
+
+    flax's own `with_sharding_constraint` does nothing in a mesh of `with mesh:` that it is not told of. Nothing is said
+    of an array that the mesh does not divide evenly, and where it divides batches only, which XLA follows anyway.
+    """
+    parts = {name: ways(name) for name in (*names, "mlp")}
+    if parts["mlp"] == 1 or any(size % parts[name] for name, size in zip(names, x.shape, strict=True)):
+        return x
+    return flax_partitioning.with_sharding_constraint(x, tuple(names), mesh=mesh_of_this_trace())
+
+
+def axes(name: str) -> tuple[str, ...]:
+    """Returns the axes of the mesh in force that a logical axis is divided over, by the rules in force."""
+    (found,) = flax_partitioning.logical_to_mesh_axes((name,)) or (None,)
+    names = (found,) if isinstance(found, str) else tuple(found or ())
+    return tuple(axis for axis in names if axis in mesh_of_this_trace().shape)
+
+
+def ways(name: str) -> int:
+    """Returns into how many parts a logical axis is divided."""
+    return math.prod(mesh_of_this_trace().shape[axis] for axis in axes(name))
 
 
 def of_this_trace() -> str:

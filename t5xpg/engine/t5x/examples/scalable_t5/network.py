@@ -14,19 +14,13 @@ from typing import ClassVar
 import jax
 from flax import linen as nn
 from flax import struct
-from flax.linen.partitioning import ScanIn, remat, scan_with_axes, with_sharding_constraint
+from flax.linen.partitioning import ScanIn, scan_with_axes
 
 from t5x.embedded.contract import refuse_missing
+from t5x.embedded.residuals import divided, rematerialised
 from t5x.examples.t5 import network as t5
 
 refuse_missing(globals(), "examples.scalable_t5.network")
-
-# What the forward pass keeps of a layer: all that the backward pass needs; products with kernels; nothing.
-KEPT = {
-    "none": None,
-    "minimal": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
 
 
 @struct.dataclass
@@ -34,12 +28,10 @@ class T5Config(t5.T5Config):
     """Size and numerics of a T5; every field can be bound in gin.
 
     Attributes:
-        remat_policy: "none", "minimal" or "full", in increasing order of how much is computed twice.
         scan_layers: whether layers are scanned; otherwise they are layers_0, layers_1, … as in `t5.network`.
         param_scan_axis: the axis of every scanned parameter that counts the layers.
     """
 
-    remat_policy: str = "none"
     scan_layers: bool = True
     param_scan_axis: int = 1
     split_kernels: ClassVar[bool] = True
@@ -55,12 +47,7 @@ def run_layers(stack: nn.Module, layer: type[nn.Module], count: int, name: str, 
         arguments: the same for all layers; arrays, or values that are known when compiling.
     """
     cfg = stack.config
-    if cfg.remat_policy not in KEPT:
-        raise ValueError(f"T5Config.remat_policy is {cfg.remat_policy!r}; it must be one of {', '.join(KEPT)}.")
-    policy = KEPT[cfg.remat_policy]
-    if policy is not None:
-        static = tuple(i for i, x in enumerate(arguments, start=1) if not isinstance(x, jax.Array))
-        layer = remat(layer, prevent_cse=not cfg.scan_layers, policy=policy, static_argnums=static)
+    layer = rematerialised(layer, cfg.remat_policy, arguments, scanned=cfg.scan_layers)
     if not cfg.scan_layers:
         for i in range(count):
             x, _ = layer(cfg, name=f"layers_{i}")(x, *arguments)
@@ -77,10 +64,6 @@ def run_layers(stack: nn.Module, layer: type[nn.Module], count: int, name: str, 
     return scanned(cfg, name=name)(x, *arguments)[0]
 
 
-def _sharded(x: jax.Array) -> jax.Array:
-    return with_sharding_constraint(x, ("batch", "length", "embed"))
-
-
 class EncoderLayer(t5.EncoderLayer):
     """T5's, with position biases of its own."""
 
@@ -88,7 +71,7 @@ class EncoderLayer(t5.EncoderLayer):
     def __call__(self, inputs, encoder_mask, deterministic):
         """[batch, length, emb] -> ([batch, length, emb], None)."""
         bias = t5.position_bias(self.config, inputs.shape[-2], bidirectional=True)
-        return _sharded(super().__call__(_sharded(inputs), encoder_mask, bias, deterministic)), None
+        return super().__call__(divided(inputs), encoder_mask, bias, deterministic), None
 
 
 class DecoderLayer(t5.DecoderLayer):
@@ -99,10 +82,8 @@ class DecoderLayer(t5.DecoderLayer):
         """[batch, length, emb], encoded [batch, input length, emb] -> ([batch, length, emb], None)."""
         length = max_decode_length if decode and max_decode_length else inputs.shape[-2]
         bias = t5.position_bias(self.config, length, bidirectional=False)
-        outputs = super().__call__(
-            _sharded(inputs), encoded, decoder_mask, encoder_decoder_mask, bias, deterministic, decode
-        )
-        return _sharded(outputs), None
+        masks = decoder_mask, encoder_decoder_mask
+        return super().__call__(divided(inputs), encoded, *masks, bias, deterministic, decode), None
 
 
 class Encoder(t5.Encoder):

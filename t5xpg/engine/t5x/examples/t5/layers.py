@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from flax.linen.partitioning import param_with_axes, with_sharding_constraint
+from flax.linen.partitioning import param_with_axes
 from jax import lax
 
 from t5x.embedded import fused_attention, platforms
@@ -242,7 +242,7 @@ class MultiHeadDotProductAttention(nn.Module):
             kernel_axes=("embed", *self._head_axes),
             name=name,
         )(inputs)
-        return with_sharding_constraint(heads, ("batch", "length", "heads", "kv"))
+        return platforms.constrain(heads, ("batch", "length", "heads", "kv"))
 
     def _cache(self, like: jax.Array) -> tuple[nn.Variable, nn.Variable, nn.Variable]:
         """Returns cached_key, cached_value and cache_index, all zeros if they are new.
@@ -328,7 +328,7 @@ class MlpBlock(nn.Module):
             branches.append(x)
         x = functools.reduce(operator.mul, branches)  # [batch, length, mlp]
         x = nn.Dropout(self.intermediate_dropout_rate, broadcast_dims=(-2,))(x, deterministic)
-        x = with_sharding_constraint(x, ("batch", "length", "mlp"))
+        x = platforms.constrain(x, ("batch", "length", "mlp"))
         return dense(inputs.shape[-1], kernel_axes=("mlp", "embed"), name="wo")(x)
 
 
@@ -365,7 +365,7 @@ class Embed(nn.Module):
             return jax.nn.one_hot(ids, self.num_embeddings, dtype=self.dtype) @ self.embedding.astype(self.dtype)
         # Gathered before the cast, so that the gradient of a frequent token is summed in float32.
         vectors = self.embedding.at[ids].get(mode="fill", fill_value=0, wrap_negative_indices=False).astype(self.dtype)
-        return with_sharding_constraint(vectors, ("batch", "length", "embed"))
+        return platforms.constrain(vectors, ("batch", "length", "embed"))
 
     def attend(self, query: jax.Array) -> jax.Array:
         """[..., features] -> products with every vector, [..., num_embeddings]."""
@@ -390,21 +390,19 @@ class RelativePositionBiases(nn.Module):
     @nn.compact
     def __call__(self, qlen: int, klen: int, bidirectional: bool = True) -> jax.Array:
         """Returns the bias, float32 [1, heads, qlen, klen]; float32 so that its gradient is summed in it."""
-        table = param_with_axes(
-            "rel_embedding",
-            self.embedding_init,
-            (self.num_heads, self.num_buckets),
-            jnp.float32,
-            axes=("heads", "relpos_buckets"),
-        )
+        shape, axes = (self.num_heads, self.num_buckets), ("heads", "relpos_buckets")
+        table = param_with_axes("rel_embedding", self.embedding_init, shape, jnp.float32, axes=axes)
         table = table.astype(self.dtype).astype(jnp.float32)
+        one_hot = functools.partial(jax.nn.one_hot, num_classes=self.num_buckets, axis=0)
+        sizes = bidirectional, self.num_buckets, self.max_distance
+        distances = np.arange(klen)[None, :] - np.arange(qlen)[:, None]
+        if platforms.of_this_trace() == "tpu":  # it copies what it gathers, in every layer of a scan
+            vectors = one_hot(relative_position_bucket(distances, *sizes))
+            return jnp.tensordot(table, vectors, 1, precision=lax.Precision.HIGHEST)[None]
         # Each distance occurs on a whole diagonal: look the few distances up, then spread them. The other way
         # round, the gradient would add qlen * klen terms one after the other to a handful of numbers.
-        distances = np.arange(1 - qlen, klen)
-        buckets = relative_position_bucket(distances, bidirectional, self.num_buckets, self.max_distance)
-        by_distance = table @ jax.nn.one_hot(buckets, self.num_buckets, axis=0)  # [heads, distances]
-        diagonals = np.arange(klen)[None, :] - np.arange(qlen)[:, None] + qlen - 1  # [qlen, klen]
-        return by_distance[:, diagonals][None]
+        by_distance = table @ one_hot(relative_position_bucket(np.arange(1 - qlen, klen), *sizes))
+        return by_distance[:, distances + qlen - 1][None]
 
 
 def relative_position_bucket(

@@ -16,6 +16,7 @@ from flax import linen as nn
 from flax import struct
 
 from t5x.embedded.contract import refuse_missing
+from t5x.embedded.residuals import divided, rematerialised, whole, with_divided_gradient
 from t5x.examples.t5 import layers
 
 refuse_missing(globals(), "examples.t5.network")
@@ -35,6 +36,8 @@ class T5Config:
         fused_attention: whether, on TPUs, and on GPUs in bfloat16, attention to whole sequences is one kernel that
             keeps no weights for the backward pass (`embedded.fused_attention`). Its logits are float32. T5X has no
             such field.
+        remat_policy: "none", "minimal" or "full", in increasing order of how much of a layer is computed twice, so that
+            less is kept for the backward pass. T5X has it in `scalable_t5.network` only.
     """
 
     vocab_size: int
@@ -50,6 +53,7 @@ class T5Config:
     logits_via_embedding: bool = False
     float32_attention_logits: bool = False
     fused_attention: bool = False
+    remat_policy: str | None = "none"
     split_kernels: ClassVar[bool] = False  # see `layers.MultiHeadDotProductAttention`
 
 
@@ -129,13 +133,13 @@ class EncoderLayer(nn.Module):
     def __call__(self, inputs, encoder_mask=None, position_bias=None, deterministic=False):
         """[batch, length, emb] -> [batch, length, emb]."""
         cfg = self.config
-        x = norm(cfg, "pre_attention_layer_norm")(inputs)
+        x = whole(norm(cfg, "pre_attention_layer_norm")(inputs), kept=False)
         x = attention(cfg, "attention")(x, x, encoder_mask, position_bias, deterministic=deterministic)
-        x = inputs + dropout(cfg)(x, deterministic)
+        x = divided(inputs + dropout(cfg)(x, deterministic))
 
-        y = norm(cfg, "pre_mlp_layer_norm")(x)
+        y = whole(norm(cfg, "pre_mlp_layer_norm")(x))
         y = mlp(cfg)(y, deterministic=deterministic)
-        return x + dropout(cfg)(y, deterministic)
+        return divided(x + dropout(cfg)(y, deterministic))
 
 
 class DecoderLayer(nn.Module):
@@ -156,19 +160,20 @@ class DecoderLayer(nn.Module):
     ):
         """[batch, length, emb], encoded [batch, input length, emb] -> [batch, length, emb]."""
         cfg = self.config
-        x = norm(cfg, "pre_self_attention_layer_norm")(inputs)
+        x = whole(norm(cfg, "pre_self_attention_layer_norm")(inputs))
         x = attention(cfg, "self_attention")(
             x, x, decoder_mask, position_bias, deterministic=deterministic, decode=decode
         )
-        x = inputs + dropout(cfg)(x, deterministic)
+        x = divided(inputs + dropout(cfg)(x, deterministic))
 
-        y = norm(cfg, "pre_cross_attention_layer_norm")(x)
+        y = whole(norm(cfg, "pre_cross_attention_layer_norm")(x))
+        encoded = with_divided_gradient(encoded)
         y = attention(cfg, "encoder_decoder_attention")(y, encoded, encoder_decoder_mask, deterministic=deterministic)
-        y = x + dropout(cfg)(y, deterministic)
+        y = divided(x + dropout(cfg)(y, deterministic))
 
-        z = norm(cfg, "pre_mlp_layer_norm")(y)
+        z = whole(norm(cfg, "pre_mlp_layer_norm")(y))
         z = mlp(cfg)(z, deterministic=deterministic)
-        return y + dropout(cfg)(z, deterministic)
+        return divided(y + dropout(cfg)(z, deterministic))
 
 
 class Encoder(nn.Module):
@@ -183,16 +188,18 @@ class Encoder(nn.Module):
         cfg = self.config
         x = self.shared_embedding(encoder_input_tokens)
         x = dropout(cfg)(x, deterministic)
-        x = self.stack(x, encoder_mask, deterministic)
-        x = norm(cfg, "encoder_norm")(x)
+        x = self.stack(divided(x), encoder_mask, deterministic)
+        x = whole(norm(cfg, "encoder_norm")(x))
         return nn.Dropout(rate=cfg.dropout_rate)(x, deterministic)  # here alone T5 draws for every position
 
     def stack(self, x, encoder_mask, deterministic):
         """Runs all layers: [batch, length, emb] -> [batch, length, emb]."""
         cfg = self.config
         bias = position_bias(cfg, x.shape[-2], bidirectional=True)
+        arguments = (encoder_mask, bias, deterministic)
+        layer = rematerialised(EncoderLayer, cfg.remat_policy, arguments, scanned=False)
         for i in range(cfg.num_encoder_layers):
-            x = EncoderLayer(cfg, name=f"layers_{i}")(x, encoder_mask, bias, deterministic)
+            x = layer(cfg, name=f"layers_{i}")(x, *arguments)
         return x
 
 
@@ -218,8 +225,10 @@ class Decoder(nn.Module):
         cfg = self.config
         y = self.shared_embedding(decoder_input_tokens)
         y = dropout(cfg)(y, deterministic)
-        y = self.stack(y, encoded, decoder_mask, encoder_decoder_mask, deterministic, decode, max_decode_length)
-        y = norm(cfg, "decoder_norm")(y)
+        y = self.stack(
+            divided(y), encoded, decoder_mask, encoder_decoder_mask, deterministic, decode, max_decode_length
+        )
+        y = whole(norm(cfg, "decoder_norm")(y))
         y = dropout(cfg)(y, deterministic)
         return to_logits(cfg, y, self.shared_embedding)
 
@@ -228,10 +237,10 @@ class Decoder(nn.Module):
         cfg = self.config
         length = max_decode_length if decode and max_decode_length else y.shape[-2]
         bias = position_bias(cfg, length, bidirectional=False)
+        arguments = (encoded, decoder_mask, encoder_decoder_mask, bias, deterministic, decode)
+        layer = rematerialised(DecoderLayer, cfg.remat_policy, arguments, scanned=False)
         for i in range(cfg.num_decoder_layers):
-            y = DecoderLayer(cfg, name=f"layers_{i}")(
-                y, encoded, decoder_mask, encoder_decoder_mask, bias, deterministic, decode
-            )
+            y = layer(cfg, name=f"layers_{i}")(y, *arguments)
         return y
 
 
