@@ -7,7 +7,9 @@ libtpu compiles for any slice on a CPU, and JAX's CUDA plugin for GPUs: `pip ins
 alone with `--target DIR`. Nothing is run, so no number is a time. Prints a table in GitHub's markdown, per chip:
 temporary memory, which comes to that of the parameters and the optimizer; bytes that the step accesses, as libtpu
 counts them, on-chip memory included, or for a GPU, whose compiler counts nothing, as t5xpg.inspection.compiled does;
-operations; and how often it copies. A row takes one to four minutes an engine on two idle cores.
+operations; and how often it copies. XLA counts the body of a loop once, so the last three columns, for scanned layers,
+count every turn: the bytes of main memory that the step accesses, the operations of its products (without those of
+Pallas kernels), and the bytes that a chip must send. A row takes one to four minutes an engine on two idle cores.
 """
 
 from __future__ import annotations
@@ -71,6 +73,15 @@ ROWS = {
     "xxl": Row("T5 1.1 XXL", XXL, "v5e:16x16", 256, model_parallel=16, scan=True),
     "base_h100": Row("T5 1.1 base", BASE, "h100:1", 32),
 }
+COLUMNS = (  # what a child finds, its heading, its digits
+    ("temporary", "temporary, GB", 2),
+    ("accessed", "accessed, GB", 1),
+    ("operations", "TFLOP", 2),
+    ("copies", "copies", 0),
+    ("main memory", "main memory, all turns, GB", 1),
+    ("products", "products, all turns, TFLOP", 2),
+    ("sent", "sent, GB", 1),
+)
 FORMS = {  # what `--engines` names
     "embedded": ENGINES["embedded"],
     "fused": f"{ENGINES['embedded']}, fused_attention",
@@ -90,15 +101,15 @@ def main() -> None:
         results = {engine: run_child(engine, name, args) for engine in args.engines}
         reference = results.get("t5x", {})
         rows += [[f"{ROWS[name]}: {FORMS[engine]}", *cells(found, reference)] for engine, found in results.items()]
-    print_table(["bfloat16, per chip", "temporary, GB", "accessed, GB", "TFLOP", "copies"], rows)
+    print_table(["bfloat16, per chip", *(heading for _, heading, _ in COLUMNS)], rows)
 
 
 def cells(found: dict[str, Any], reference: dict[str, Any]) -> list[str]:
     """Returns a row's numbers, with their ratios to those of `reference`, where that is another one."""
     if "missing" in found:
-        return [found["missing"], "", "", ""]
+        return [found["missing"], *[""] * (len(COLUMNS) - 1)]
     written = []
-    for name, digits in (("temporary", 2), ("accessed", 1), ("operations", 2), ("copies", 0)):
+    for name, _, digits in COLUMNS:
         ratio = f" ({found[name] / reference[name]:.2f}×)" if reference.get(name) and found != reference else ""
         written.append(f"{found[name]:,.{digits}f}{ratio}")
     return written
@@ -125,26 +136,29 @@ def run_child(engine: str, name: str, args: argparse.Namespace) -> dict[str, Any
 
 def child_main(engine: str, name: str) -> None:
     try:
-        result = describe(compile_step(ROWS[name], engine == "fused"))
+        result = describe(compile_step(ROWS[name], engine == "fused"), ROWS[name])
     except (ImportError, ValueError) as error:  # ValueError: a compiler is missing
         result = {"missing": str(error)}
     print(json.dumps(result), flush=True)
     os._exit(0)  # libtpu's threads have no end
 
 
-def describe(compiled) -> dict[str, Any]:
-    """Returns temporary memory and accessed bytes in GB, TFLOP and copies of a compiled program, per chip."""
-    memory, cost, text = compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text()
-    if cost is None:
-        from t5xpg.inspection.compiled import Program
+def describe(compiled, row: Row) -> dict[str, Any]:
+    """Returns the numbers of COLUMNS of a compiled program, per chip."""
+    from t5xpg.inspection import accelerators
+    from t5xpg.inspection.compiled import Program
 
-        program = Program(text)
-        cost = {"bytes accessed": program.accessed(), "flops": program.operations()}
+    memory, cost, text = compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text()
+    program, chips = Program(text), accelerators.find(row.topology).chips
+    accessed, operations = program.accessed(), program.operations()
     return {
         "temporary": memory.temp_size_in_bytes / 1e9,
-        "accessed": cost["bytes accessed"] / 1e9,
-        "operations": cost["flops"] / 1e12,
+        "accessed": (accessed if cost is None else cost["bytes accessed"]) / 1e9,
+        "operations": (operations if cost is None else cost["flops"]) / 1e12,
         "copies": len(re.findall(r"\scopy(?:-start)?\(", text)),
+        "main memory": accessed / 1e9,
+        "products": operations / 1e12,
+        "sent": sum(moved.sent for moved in program.communication(chips).values()) / 1e9,
     }
 
 

@@ -40,8 +40,9 @@ def divided(x: jax.Array) -> jax.Array:
 def whole(x: jax.Array, kept: bool = True) -> jax.Array:
     """Gathers the norm of what was divided; `kept` says whether remat_policy "minimal" keeps it.
 
-    If it kept all of them, a step would need as much memory as if nothing were divided; if none, each would be
-    gathered twice.
+    If it kept all of them, a step would need about as much memory as if nothing were divided; if none, each would be
+    gathered twice. What the longest sequences give, and what the most memory is left for, decides: not attention's in
+    the encoder, nor that to the encoder.
     """
     x = platforms.constrain(x, ("batch", "length", "embed"))
     return checkpoint_name(x, GATHERED) if kept and platforms.ways("mlp") > 1 else x

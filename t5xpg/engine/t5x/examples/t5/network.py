@@ -166,7 +166,7 @@ class DecoderLayer(nn.Module):
         )
         x = divided(inputs + dropout(cfg)(x, deterministic))
 
-        y = whole(norm(cfg, "pre_cross_attention_layer_norm")(x))
+        y = whole(norm(cfg, "pre_cross_attention_layer_norm")(x), kept=False)
         encoded = with_divided_gradient(encoded)
         y = attention(cfg, "encoder_decoder_attention")(y, encoded, encoder_decoder_mask, deterministic=deterministic)
         y = divided(x + dropout(cfg)(y, deterministic))
