@@ -82,7 +82,7 @@ def losses(num_microbatches: int | None = None, module=ONE_LAYER, **mesh) -> dic
 def gathered_features() -> int:
     partitioner = partitioning.PjitPartitioner(num_partitions=1)
     state = types.SimpleNamespace(params={"x": jnp.ones(5)}, flax_mutables=None)
-    model = types.SimpleNamespace(loss_fn=lambda params, batch, _: ((params["x"] * batch["x"]).sum(), {}))
+    model = types.SimpleNamespace(loss_fn=lambda params, batch, _: ((params["x"][None] * batch["x"]).sum(), {}))
     step = partitioner.partition(
         lambda batch: trainer.accumulate_grads_microbatched(model, state, batch, jax.random.PRNGKey(0), 4)[0],
         in_axis_resources=(PartitionSpec("data"),),
