@@ -10,14 +10,14 @@ from t5xpg.cli.quiet import import_tensorflow
 
 
 def load() -> None:
-    """Imports TensorFlow, JAX and T5X, and lets JAX keep what it compiles; see base.compiled."""
+    """Imports TensorFlow, JAX and T5X, and lets JAX keep what it compiles; see base.compilation_cache."""
     with not_collecting():
         import_tensorflow()
         import t5x.trainer
         import t5x.utils  # noqa: F401
-    from t5xpg.base import compiled
+    from t5xpg.base import compilation_cache
 
-    compiled.keep()
+    compilation_cache.keep()
 
 
 @contextlib.contextmanager

@@ -21,6 +21,8 @@ STALLING = "train_script.train.get_dataset_fn=@stalling.get_dataset"
 INTERRUPTED_IMPORT = """
 import os, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background start with it ignored
+
 class Swallows:
     def find_spec(self, name, path=None, target=None):
         if name == "jax":

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from t5x.embedded import console
-from t5xpg.base import compiled
+from t5xpg.base import compilation_cache
 
 
 class Compilation(NamedTuple):
@@ -36,14 +36,16 @@ def shapes(tree: Any) -> Any:
 
 
 def timed(compile_program: Callable[[], Any]) -> Compilation:
-    compiled.listen()
-    before, tick = compiled.hits(), time.time()
+    compilation_cache.listen()
+    before, tick = compilation_cache.hits(), time.time()
     program = compile_program()
-    return Compilation(program, time.time() - tick, compiled.hits() > before)
+    return Compilation(program, time.time() - tick, compilation_cache.hits() > before)
 
 
 def say(done: Compilation) -> None:
     if done.was_kept:
-        console.say(f"Loaded the training step, compiled before, in {done.seconds:.1f} s ({compiled.folder_in_use()})")
+        console.say(
+            f"Loaded the training step, compiled before, in {done.seconds:.1f} s ({compilation_cache.folder_in_use()})"
+        )
     else:
         console.say(f"Compiled the training step in {done.seconds:.1f} s")
