@@ -291,7 +291,7 @@ def neighbours(step: Step, prepared: Prepared, target: accelerators.Target) -> I
 
     settings = prepared.settings
     mesh, rows = settings["partitioner"].mesh, next(iter(prepared.batch.values())).shape[0]
-    remat = getattr(settings["model"].module.config, "remat_policy", None)  # of scalable_t5's network
+    remat = getattr(settings["model"].module.config, "remat_policy", None)  # T5X has it in scalable_t5 only
     policies = POLICIES[POLICIES.index(remat) :] if remat in POLICIES else (remat,)
     before = mesh.shape["model"], query(gin, SPREAD) or 1, remat, query(gin, MICROBATCHES) or 1
     state = 2 * step.parameters + step.optimizer  # with gradients, which are divided as parameters are

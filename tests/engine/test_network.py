@@ -332,3 +332,16 @@ def test_decoding_refuses_what_does_not_fit_the_cache():
         step(jnp.ones((2, 1), jnp.int32))
     with pytest.raises(ValueError, match="decode unpacked examples"):
         step(jnp.ones((2, 1), jnp.int32), encoder_segment_ids=inputs)
+
+
+def test_forward_mode_differentiation_agrees_with_reverse_mode():
+    module = network.Transformer(network.T5Config(16, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=12))
+    tokens = np.array([[3, 5, 1], [7, 1, 0]], np.int32)
+    params = module.init(jax.random.PRNGKey(0), tokens, tokens, tokens, enable_dropout=False)
+
+    def loss(params):
+        return jnp.mean(module.apply(params, tokens, tokens, tokens, enable_dropout=False) ** 2)
+
+    tangent = jax.tree.map(jnp.ones_like, params)
+    expected = sum(x.sum() for x in jax.tree.leaves(jax.grad(loss)(params)))
+    np.testing.assert_allclose(jax.jvp(loss, (params,), (tangent,))[1], expected, rtol=1e-4)

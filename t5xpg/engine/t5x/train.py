@@ -145,12 +145,9 @@ def train(
         initializer = make_initializer(train_state_initializer_cls, model, layout, train_iter, partitioner)
         describe_run(model_dir, initializer, partitioner, train_dataset_cfg)
         shapes, axes = initializer.global_train_state_shape, initializer.train_state_axes
-        make_trainer = functools.cache(
-            lambda: trainer_cls(
-                **dict(model=model, partitioner=partitioner, summary_dir=model_dir, rng=trainer_rng),
-                **dict(train_state=shapes, train_state_axes=axes, eval_names=eval_datasets.keys()),
-            )
-        )
+        made_of = dict(model=model, partitioner=partitioner, summary_dir=model_dir, rng=trainer_rng)
+        made_of |= dict(train_state=shapes, train_state_axes=axes, eval_names=eval_datasets.keys())
+        make_trainer = functools.cache(functools.partial(trainer_cls, **made_of))
         begin = functools.partial(begin_new_run, make_trainer, train_iter, checkpoint_cfg.save)
         restorer = Restorer(initializer, partitioner, checkpoint_cfg, model_dir, train_iter, init_rng, begin)
         state, checkpoint, began = restorer.initialize()

@@ -47,13 +47,18 @@ def whole(x: jax.Array, kept: bool = True) -> jax.Array:
     return checkpoint_name(x, GATHERED) if kept and platforms.ways("mlp") > 1 else x
 
 
-@jax.custom_vjp
 def with_divided_gradient(x: jax.Array) -> jax.Array:
     """Returns x [batch, length, emb], which many layers use whole; what comes back from each is summed in parts."""
+    # Where nothing is divided, forward-mode differentiation stays possible.
+    return _with_divided_gradient(x) if platforms.ways("mlp") > 1 else x
+
+
+@jax.custom_vjp
+def _with_divided_gradient(x: jax.Array) -> jax.Array:
     return x
 
 
-with_divided_gradient.defvjp(lambda x: (x, None), lambda _, gradient: (divided(gradient),))
+_with_divided_gradient.defvjp(lambda x: (x, None), lambda _, gradient: (divided(gradient),))
 
 
 def rematerialised(layer: type[nn.Module], policy: str | None, arguments: tuple[Any, ...], scanned: bool):
