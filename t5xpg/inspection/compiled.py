@@ -138,18 +138,23 @@ class Program:
         if root is None or root.opcode != "compare" or "direction=LT" not in root.text:
             return None
         limit = instructions[root.operands[-1]]
-        return (
-            -(-int(limit.operands[0]) // self._step(loop, root, instructions)) if limit.opcode == "constant" else None
-        )
+        if limit.opcode != "constant":
+            return None
+        return math.ceil(int(limit.operands[0]) / self._step(loop, root, instructions))
 
     def _step(self, loop: Instruction, compared: Instruction, condition: dict[str, Instruction]) -> int:
-        """What a turn adds to the counter of a loop that `condition` compares: more than 1 where XLA unrolled it."""
+        """What a turn adds to the counter of a loop that `condition` compares: more than 1 where XLA unrolled it.
+
+        1 where the text does not show what is added.
+        """
         counter = re.search(r"index=(\d+)", condition[compared.operands[0]].text)
         body = re.search(r"body=%([^,\s]+)", loop.text)
         if counter is None or body is None:
             return 1
         instructions = self._computations[body[1]]
         root = next(x for x in instructions.values() if x.is_root)
+        if root.opcode != "tuple":
+            return 1
         added = instructions[root.operands[int(counter[1])]]
         constants = [instructions[name] for name in added.operands if added.opcode == "add" and name in instructions]
         return next((int(x.operands[0]) for x in constants if x.opcode == "constant"), 1)
