@@ -168,7 +168,14 @@ def test_rematerialised_layers_keep_of_residuals_what_is_a_devices_own(eight_dev
     assert found["mesh"] == {"data": 2, "model": 4}
     np.testing.assert_allclose(found["losses"], one_device["scanned"]["losses"], rtol=1e-5)
     # Of 16 sequences of 12 positions it has 8, of emb_dim 32 it has 8; the decoder keeps what it gathers.
-    assert "f32[2,8,12,8]" in found["kept"]
+    assert "f32[2,8,12,8]" in found["arrays"]
+
+
+def test_kernels_divided_over_the_batchs_devices_are_gathered_rather_than_the_batch(eight_devices, one_device):
+    found = eight_devices["spread"]
+    assert found["mesh"] == {"data": 8, "model": 1} and found["shard"] == [4, 2, 64]
+    np.testing.assert_allclose(found["losses"], one_device["scanned"]["losses"], rtol=1e-5)
+    assert found["arrays"] == []  # none has all 16 sequences of 12 positions
 
 
 def test_microbatches_on_a_mesh(eight_devices, one_device):

@@ -5,7 +5,6 @@ With "gathered": the features of which a device fetches the whole batch when it 
 A script, because XLA fixes the number of virtual CPU devices when a process starts.
 """
 
-import functools
 import json
 import re
 import types
@@ -44,7 +43,8 @@ def make_batches(count: int = 3) -> list[dict[str, np.ndarray]]:
     ]
 
 
-def losses(num_microbatches: int | None = None, module=ONE_LAYER, **mesh) -> dict:
+def losses(num_microbatches: int | None = None, module=ONE_LAYER, arrays: str = "", **mesh) -> dict:
+    """Trains; with `arrays`, returns those too that the compiled step has on each device and that this pattern fits."""
     partitioner = partitioning.PjitPartitioner(**mesh)
     optimizer = adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules())
     model = models.EncoderDecoderModel(module, Vocabulary(), Vocabulary(), optimizer)
@@ -72,11 +72,15 @@ def losses(num_microbatches: int | None = None, module=ONE_LAYER, **mesh) -> dic
         summaries.append(run.eval({"eval": batches})["eval"])
     layer = "encoder" if module is SCANNED else "layers_0"
     kernel = run.train_state.params["encoder"][layer]["mlp"]["wi_0"]["kernel"]
-    return {
+    found = {
         "mesh": dict(partitioner.mesh.shape),
         "losses": [float(summary["loss"].value) for summary in summaries],
         "shard": kernel.addressable_shards[0].data.shape,
     }
+    if arrays:
+        program = partitioner.compile(run._partitioned_train_step, run.train_state, batches[0]).as_text()
+        found["arrays"] = sorted(set(re.findall(arrays, program)))
+    return found
 
 
 def gathered_features() -> int:
@@ -92,20 +96,6 @@ def gathered_features() -> int:
     return len(re.findall(r"f32\[64,5\]\S* all-gather\(", program))
 
 
-def kept_by_layers() -> list[str]:
-    """Returns the arrays [layers, …] that the compiled gradient of SCANNED has on each of 2 × 4 devices."""
-    partitioner = partitioning.PjitPartitioner(num_partitions=4)
-    tokens = np.ones((16, 12), np.int32)
-    init = functools.partial(SCANNED.init, enable_dropout=False)
-    params = jax.eval_shape(init, jax.random.PRNGKey(0), tokens, tokens, tokens)
-
-    def loss(params, tokens):
-        return SCANNED.apply(params, tokens, tokens, tokens, enable_dropout=False).sum()
-
-    step = partitioner.partition(jax.grad(loss), (None, PartitionSpec("data")), None)
-    return sorted(set(re.findall(r"f32\[2,8,12,[\d,]*\]", partitioner.compile(step, params, tokens).as_text())))
-
-
 def main() -> None:
     fused_attention.is_possible = lambda *_: True  # without a TPU its kernels are interpreted
     if len(jax.devices()) == 1:
@@ -116,7 +106,7 @@ def main() -> None:
             "scanned": losses(module=SCANNED, num_partitions=1),
         }
     else:
-        both = partitioning.standard_logical_axis_rules(2, 2)
+        spread, both = partitioning.standard_logical_axis_rules(1, 2), partitioning.standard_logical_axis_rules(2, 2)
         results = {
             "data": losses(num_partitions=1),
             "both": losses(num_partitions=2),
@@ -127,7 +117,8 @@ def main() -> None:
             "slices": losses(num_partitions=1, ici_mesh_shape=(2, 2, 2), dcn_mesh_shape=(1, 1, 1)),
             "micro": losses(2, num_partitions=4),
             "gathered": gathered_features(),
-            "scanned": losses(module=SCANNED, num_partitions=4) | {"kept": kept_by_layers()},
+            "scanned": losses(module=SCANNED, arrays=r"f32\[2,8,12,[\d,]*\]", num_partitions=4),
+            "spread": losses(module=SCANNED, arrays=r"f32\[16,12,\d+]", num_partitions=1, logical_axis_rules=spread),
         }
     print(json.dumps(results))
 

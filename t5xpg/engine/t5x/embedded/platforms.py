@@ -39,17 +39,22 @@ def mesh_of_this_trace() -> jax.sharding.Mesh:
 
 
 def constrain(x: jax.Array, names: Sequence[str]) -> jax.Array:
-    """Returns x, divided over the mesh in force as the logical axes `names` are by the rules in force.
+    """Returns x [batch, length, *features], divided as the logical axes `names` are by the mesh and the rules in force.
 
     flax's own `with_sharding_constraint` does nothing in a mesh of `with mesh:` that it is not told of. Nothing is said
     of an array that the mesh does not divide evenly, and where it divides batches only, which XLA follows.
 
-    Nor where it divides parameters over the batches' chips (parameter_partitioning_dims=2 with num_partitions=1), where
-    XLA may compute each product for the whole batch: said there too, it took T5 1.1 XL in two microbatches on v5e:8x8
-    from 315 GiB a chip to 16, but two unscanned layers of 8192 x 131072 on l4:4 from 12.6 to 31, gathered and kept.
+    Where it divides parameters over the batches' chips (parameter_partitioning_dims=2 with num_partitions=1), XLA left
+    to itself computes sums in parts, each of the whole batch; told, it gathers kernels, and keeps them for the backward
+    pass unless layers are scanned. So it is told where there are more positions than features: T5 1.1 XL in two
+    microbatches needs 16 GiB of a v5e:8x8's chip instead of 315, but two layers of 8192 x 131072 for 512 positions
+    would need 31 of an l4:4's instead of 12.6.
     """
-    parts = {name: ways(name) for name in (*names, "mlp")}
-    if parts["mlp"] == 1 or any(size % parts[name] for name, size in zip(names, x.shape, strict=True)):
+    parts = [ways(name) for name in names]
+    if any(size % part for size, part in zip(x.shape, parts, strict=True)):
+        return x
+    spread = ways("embed") > 1 and math.prod(x.shape[:2]) >= math.prod(x.shape[2:])
+    if ways("mlp") == 1 and not spread:
         return x
     return flax_partitioning.with_sharding_constraint(x, tuple(names), mesh=mesh_of_this_trace())
 
