@@ -3,13 +3,15 @@
     [PYTHONPATH=path/to/t5x:…] python benchmarks/accelerators.py [--rows small base …] [--engines embedded fused t5x]
                                                                  [--libtpu DIR] [--cuda DIR]
 
-libtpu compiles for any slice on a CPU, and JAX's CUDA plugin for GPUs: `pip install 't5xpg[tpu,cuda]'`, or the packages
-alone with `--target DIR`. Nothing is run, so no number is a time. Prints a table in GitHub's markdown, per chip:
-temporary memory, which comes to that of the parameters and the optimizer; bytes that the step accesses, as libtpu
-counts them, on-chip memory included, or for a GPU, whose compiler counts nothing, as t5xpg.inspection.compiled does;
-operations; and how often it copies. XLA counts the body of a loop once, so the last three columns, for scanned layers,
-count every turn: the bytes of main memory that the step accesses, the operations of its products (without those of
-Pallas kernels), and the bytes that a chip must send. A row takes one to four minutes an engine on two idle cores.
+Each row is a recipe of configs/, with bindings: both engines read the same gin. libtpu compiles for any slice on a CPU,
+and JAX's CUDA plugin for GPUs: `pip install 't5xpg[tpu,cuda]'`, or the packages alone with `--target DIR`. Nothing is
+run, so no number is a time. Prints a table in GitHub's markdown, per chip: the memory that a step needs, parameters and
+optimizer included, and what of it is temporary; bytes that the step accesses, as libtpu counts them, on-chip memory
+included, or for a GPU, whose compiler counts nothing, as t5xpg.inspection.compiled does; operations; and how often it
+copies. XLA counts the body of a loop once, so the last columns, for scanned layers and microbatches, count every turn:
+the bytes of main memory that the step accesses, the operations of its products (without those of Pallas kernels), the
+bytes that a chip must send, and the tokens a second that these allow at best, with what binds. A row takes one to four
+minutes an engine on two idle cores.
 """
 
 from __future__ import annotations
@@ -29,51 +31,66 @@ from engines import CHILD, ENGINES, environment, print_table
 
 CHECKOUT = str(Path(__file__).resolve().parents[1])
 
-T5_1_1 = dict(vocab_size=32128, head_dim=64)
-SMALL = T5_1_1 | dict(emb_dim=512, num_heads=6, num_encoder_layers=8, num_decoder_layers=8, mlp_dim=1024)
-BASE = T5_1_1 | dict(emb_dim=768, num_heads=12, num_encoder_layers=12, num_decoder_layers=12, mlp_dim=2048)
-LARGE = T5_1_1 | dict(emb_dim=1024, num_heads=16, num_encoder_layers=24, num_decoder_layers=24, mlp_dim=2816)
-XL = LARGE | dict(emb_dim=2048, num_heads=32, mlp_dim=5120)
-XXL = LARGE | dict(emb_dim=4096, num_heads=64, mlp_dim=10240)
-BYT5_BASE = BASE | dict(vocab_size=384, emb_dim=1536, num_encoder_layers=18, num_decoder_layers=6, mlp_dim=3968)
-
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A model, its batch, and the slice that the step is compiled for.
+    """A recipe, what is bound on top of it, and the slice or GPUs that its step is compiled for.
 
     Attributes:
-      topology: a name of t5xpg.inspection.accelerators, such as "v5e:2x2" or "h100:1".
-      batch: global, of packed examples.
-      model_parallel: the partitions of the mesh's axis "model"; the others are "data".
-      scan: whether the layers are scanned and rematerialised ("minimal").
+      recipe: a file of configs/.
+      target: a name of t5xpg.inspection.accelerators, such as "v5e:2x2" or "h100:1".
+      batch: global, of packed examples, in one piece; None for the recipe's own batch and microbatches.
+      partitions: of each layer, where they are not the recipe's; parameters are then not divided any further.
     """
 
-    name: str
-    size: dict[str, Any]
-    topology: str
-    batch: int
-    inputs: int = 512
-    targets: int = 114
-    model_parallel: int = 1
-    scan: bool = False
+    recipe: str
+    target: str
+    batch: int | None = None
+    partitions: int | None = None
+
+    def bindings(self) -> list[str]:
+        bound = []
+        if self.batch:
+            bound += [f"BATCH_SIZE={self.batch}", "trainer.Trainer.num_microbatches=None"]
+        if self.partitions:
+            rules = "partitioning.standard_logical_axis_rules.parameter_partitioning_dims=1"
+            bound += [f"partitioning.PjitPartitioner.num_partitions={self.partitions}", rules]
+        return bound
 
     def __str__(self) -> str:
-        scanned = ", scanned" if self.scan else ""
-        parallel = f", model {self.model_parallel}" if self.model_parallel > 1 else ""
-        return f"{self.name}{scanned}, {self.inputs}/{self.targets}, batch {self.batch}, {self.topology}{parallel}"
+        batch = f", batch {self.batch}" if self.batch else ""
+        model = f", model {self.partitions}" if self.partitions else ""
+        return f"{self.recipe}{batch}, {self.target}{model}"
 
 
 ROWS = {
-    "small": Row("T5 1.1 small", SMALL, "v5e:2x2", 128),
-    "base": Row("T5 1.1 base", BASE, "v5e:2x2", 128),
-    "large": Row("T5 1.1 large", LARGE, "v5e:4x4", 128),
-    "byt5_base": Row("ByT5 base", BYT5_BASE, "v5e:4x4", 64, 1024, 189),
-    "xl": Row("T5 1.1 XL", XL, "v5e:8x8", 128, model_parallel=8, scan=True),
-    "xxl": Row("T5 1.1 XXL", XXL, "v5e:16x16", 256, model_parallel=16, scan=True),
-    "base_h100": Row("T5 1.1 base", BASE, "h100:1", 32),
+    "small": Row("t5_1_1_small.gin", "v5e:2x2", 128),
+    "base": Row("t5_1_1_base.gin", "v5e:2x2", 128),
+    "large": Row("t5_1_1_large.gin", "v5e:4x4", 128),
+    "byt5_base": Row("byt5_base.gin", "v5e:4x4", 64),
+    "xl": Row("t5_1_1_xl.gin", "v5e:8x8", 128, 8),
+    "xxl": Row("t5_1_1_xxl.gin", "v5e:16x16", 256, 16),
+    "base_h100": Row("t5_1_1_base.gin", "h100:1", 32),
+    # Recipes as they are, on what they are for.
+    "small_recipe": Row("t5_1_1_small.gin", "v5e:2x2"),
+    "base_recipe": Row("t5_1_1_base.gin", "v5e:2x4"),
+    "large_recipe": Row("t5_1_1_large.gin", "v5e:4x8"),
+    "xl_recipe": Row("t5_1_1_xl.gin", "v5e:8x8"),
+    "xxl_recipe": Row("t5_1_1_xxl.gin", "v5e:16x16"),
+    "byt5_base_recipe": Row("byt5_base.gin", "v5e:4x8"),
+    "mt5_base_recipe": Row("mt5_base.gin", "v5e:4x8"),
 }
+# No data is read: lengths and batch are the recipe's, and its network has the size of the vocabulary.
+NO_DATA = (
+    "FILES=none",
+    "VOCABULARY_FILE=none",
+    "MIXTURE_OR_TASK_NAME=none",
+    "VOCABULARY=@seqio.PassThroughVocabulary()",
+    "seqio.PassThroughVocabulary.size=1000",
+)
+FUSED = "network.T5Config.fused_attention=True"
 COLUMNS = (  # what a child finds, its heading, its digits
+    ("needed", "memory, GiB", 1),
     ("temporary", "temporary, GB", 2),
     ("accessed", "accessed, GB", 1),
     ("operations", "TFLOP", 2),
@@ -81,6 +98,7 @@ COLUMNS = (  # what a child finds, its heading, its digits
     ("main memory", "main memory, all turns, GB", 1),
     ("products", "products, all turns, TFLOP", 2),
     ("sent", "sent, GB", 1),
+    ("bound", "bound, tokens/s of all chips", 0),
 )
 FORMS = {  # what `--engines` names
     "embedded": ENGINES["embedded"],
@@ -112,7 +130,7 @@ def cells(found: dict[str, Any], reference: dict[str, Any]) -> list[str]:
     for name, _, digits in COLUMNS:
         ratio = f" ({found[name] / reference[name]:.2f}×)" if reference.get(name) and found != reference else ""
         written.append(f"{found[name]:,.{digits}f}{ratio}")
-    return written
+    return [*written[:-1], f"{written[-1]}, {found['binds']}"]
 
 
 def run_child(engine: str, name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -135,111 +153,97 @@ def run_child(engine: str, name: str, args: argparse.Namespace) -> dict[str, Any
 
 
 def child_main(engine: str, name: str) -> None:
+    row = ROWS[name]
     try:
-        result = describe(compile_step(ROWS[name], engine == "fused"), ROWS[name])
+        result = describe(*compile_step(row, engine == "fused"), row)
     except (ImportError, ValueError) as error:  # ValueError: a compiler is missing
         result = {"missing": str(error)}
+    except RuntimeError as error:  # XLA's, for a chip that is too small
+        from t5xpg.cli import check_on
+
+        result = {"missing": f"does not fit: {check_on.needed_by(str(error), 0) / 2**30:,.1f} GiB"}
     print(json.dumps(result), flush=True)
     os._exit(0)  # libtpu's threads have no end
 
 
-def describe(compiled, row: Row) -> dict[str, Any]:
-    """Returns the numbers of COLUMNS of a compiled program, per chip."""
+def describe(compiled, tokens: int, row: Row) -> dict[str, Any]:
+    """Returns the numbers of COLUMNS of a compiled program, per chip, and "binds"; it takes `tokens` a step."""
+    from t5xpg.base.memory import bytes_of_step
     from t5xpg.inspection import accelerators
     from t5xpg.inspection.compiled import Program
 
     memory, cost, text = compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text()
-    program, chips = Program(text), accelerators.find(row.topology).chips
+    program, target = Program(text), accelerators.find(row.target)
     accessed, operations = program.accessed(), program.operations()
+    sent = sum(moved.sent for moved in program.communication(target.chips).values())
+    seconds = target.chip.seconds(operations, accessed, sent)
+    needed = memory.argument_size_in_bytes + memory.generated_code_size_in_bytes + bytes_of_step(compiled)
     return {
+        "needed": needed / 2**30,
         "temporary": memory.temp_size_in_bytes / 1e9,
         "accessed": (accessed if cost is None else cost["bytes accessed"]) / 1e9,
         "operations": (operations if cost is None else cost["flops"]) / 1e12,
         "copies": len(re.findall(r"\scopy(?:-start)?\(", text)),
         "main memory": accessed / 1e9,
         "products": operations / 1e12,
-        "sent": sum(moved.sent for moved in program.communication(chips).values()) / 1e9,
+        "sent": sent / 1e9,
+        "bound": float(f"{tokens / max(seconds.values()):.3g}"),
+        "binds": max(seconds, key=seconds.__getitem__),
     }
 
 
 def compile_step(row: Row, fused: bool):
-    """Returns the compiled training step of whichever engine answers `import t5x`: Adafactor, no dropout, packed."""
-    from t5xpg.cli import compilers  # t5xpg lets T5X answer `import t5x` where the environment says so
+    """Returns (the compiled training step of the row's recipe, its tokens) of whichever engine answers `import t5x`."""
+    from t5xpg import recipes  # t5xpg lets T5X answer `import t5x` where the environment says so
+    from t5xpg.cli import compilers
     from t5xpg.inspection import accelerators
 
-    target = accelerators.find(row.topology)
+    target = accelerators.find(row.target)
     compilers.use(target)
+    import gin
     import jax
-    import jax.numpy as jnp
     import numpy as np
-    from flax.linen import partitioning as flax_partitioning
+    import seqio
     from jax.sharding import Mesh
 
-    from t5x import partitioning, trainer, utils
+    from t5x import utils
 
-    mesh = Mesh(np.array(compilers.devices(target)).reshape(-1, row.model_parallel), ("data", "model"))
-    rules = partitioning.standard_logical_axis_rules()
-    on_slice = type("OnSlice", (partitioning.PjitPartitioner,), {"mesh": mesh})
-    partitioner = on_slice(num_partitions=1, logical_axis_rules=rules)
-    model, shapes = make_model(row, fused), batch_shapes(row)
-    types = dict.fromkeys(shapes, jnp.int32)
+    gin.external_configurable(seqio.PassThroughVocabulary, module="seqio")
+    devices = compilers.devices(target)
+    options = [*NO_DATA, *row.bindings(), *([FUSED] if fused else [])]
+    settings = recipes.read([f"configs/{row.recipe}", "MODEL_DIR=none", *options]).settings()
+    model, partitioner, data = settings["model"], settings["partitioner"], settings["train_dataset_cfg"]
+    # T5X makes its mesh of the devices that are here.
+    mesh = Mesh(np.array(devices).reshape(-1, row.partitions or 1), ("data", "model"))
+    vars(partitioner)["mesh"] = mesh
+    shapes = batch_shapes(data.batch_size, **data.task_feature_lengths)
     initializer = utils.TrainStateInitializer(
         optimizer_def=model.optimizer_def,
         init_fn=model.get_initial_variables,
         input_shapes=shapes,
+        input_types=dict.fromkeys(shapes, np.int32),
         partitioner=partitioner,
-        input_types=types,
     )
     state = initializer.global_train_state_shape
-    step = trainer.Trainer(
-        model,
+    trainer = settings["trainer_cls"](
+        model=model,
         train_state=state,
         partitioner=partitioner,
+        train_state_axes=initializer.train_state_axes,
         eval_names=[],
         summary_dir=None,
-        train_state_axes=initializer.train_state_axes,
         rng=jax.random.PRNGKey(0),
-        learning_rate_fn=utils.create_learning_rate_scheduler(),
-        num_microbatches=None,
-    )._partitioned_train_step
-    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name, shape in shapes.items()}
-    with mesh, flax_partitioning.axis_rules(partitioner.logical_axis_rules):
-        return getattr(step, "_pjitted_fn", step).lower(state, batch).compile()
-
-
-def make_model(row: Row, fused: bool):
-    import seqio
-
-    from t5x import adafactor, models
-    from t5x.examples.scalable_t5 import network as scanned
-    from t5x.examples.t5 import network
-
-    chosen, options = (scanned, {"remat_policy": "minimal"}) if row.scan else (network, {})
-    if fused:
-        options["fused_attention"] = True
-    config = chosen.T5Config(
-        **row.size, **options, mlp_activations=("gelu", "linear"), dropout_rate=0.0, dtype="bfloat16"
     )
-    vocabulary = seqio.PassThroughVocabulary(row.size["vocab_size"])
-    factoring = adafactor.standard_logical_factor_rules()
-    return models.EncoderDecoderModel(
-        module=chosen.Transformer(config),
-        input_vocabulary=vocabulary,
-        output_vocabulary=vocabulary,
-        optimizer_def=adafactor.Adafactor(decay_rate=0.8, step_offset=0, logical_factor_rules=factoring),
-        z_loss=1e-4,
-    )
+    batch = {name: jax.ShapeDtypeStruct(shape, np.int32) for name, shape in shapes.items()}
+    tokens = data.batch_size * sum(data.task_feature_lengths.values())
+    return partitioner.compile(trainer._partitioned_train_step, state, batch), tokens
 
 
-def batch_shapes(row: Row) -> dict[str, tuple[int, int]]:
+def batch_shapes(batch: int, inputs: int, targets: int) -> dict[str, tuple[int, int]]:
     """Returns {feature: shape} of a packed batch."""
-    inputs, targets = (row.batch, row.inputs), (row.batch, row.targets)
-    names = ("decoder_target_tokens", "decoder_input_tokens", "decoder_loss_weights")
-    return {
-        "encoder_input_tokens": inputs,
-        **dict.fromkeys(names, targets),
-        **{f"encoder_{kind}": inputs for kind in ("segment_ids", "positions")},
-        **{f"decoder_{kind}": targets for kind in ("segment_ids", "positions")},
+    names = ("target_tokens", "input_tokens", "loss_weights", "segment_ids", "positions")
+    return {f"encoder_{name}": (batch, inputs) for name in ("input_tokens", "segment_ids", "positions")} | {
+        f"decoder_{name}": (batch, targets) for name in names
     }
 
 

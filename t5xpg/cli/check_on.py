@@ -230,12 +230,7 @@ def describe(step: Step, prepared: Prepared, target: accelerators.Target) -> Ite
         yield "note", f"the operations of {kernels.total():,} runs of kernels ({names}) are not counted"
     sent = [f"{kind} {memory.in_words(x.size)} ({x.count:,} times)" for kind, x in moved.items()]
     yield "network", ", ".join(sent) or "nothing is sent"
-    chip = target.chip
-    times = {
-        "arithmetic": operations / chip.tflops / 1e12,
-        "memory": accessed / chip.memory_speed / 1e9,
-        "network": sum(x.sent for x in moved.values()) / chip.network_speed / 1e9,
-    }
+    times = target.chip.seconds(operations, accessed, sum(x.sent for x in moved.values()))
     binds = max(times, key=lambda name: times[name])
     yield "time", ", ".join(f"{name} {digits(1000 * t)} ms" for name, t in times.items()) + f": {binds} binds"
     tokens = sum(math.prod(x.shape) for name, x in prepared.batch.items() if name in TOKENS)

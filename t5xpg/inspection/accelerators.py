@@ -32,6 +32,20 @@ class Chip:
     memory_speed: float
     network_speed: float
 
+    def seconds(self, operations: float, accessed: float, sent: float) -> dict[str, float]:
+        """Returns how long a program takes at least by each of its limits.
+
+        Args:
+          operations: of its products.
+          accessed: bytes from and to main memory.
+          sent: bytes to other chips.
+        """
+        return {
+            "arithmetic": operations / self.tflops / 1e12,
+            "memory": accessed / self.memory_speed / 1e9,
+            "network": sent / self.network_speed / 1e9,
+        }
+
 
 @dataclasses.dataclass(frozen=True)
 class Tpu(Chip):
