@@ -23,7 +23,8 @@ from t5xpg import name_value
 from t5xpg.base import files
 from t5xpg.trust import only_known
 
-PROGRAMS = {"train": "train", "eval": "evaluate", "infer": "infer"}  # {module of t5x: its function}
+# {module of t5x: its function}
+PROGRAMS = {"train": "train", "eval": "evaluate", "infer": "infer", "precompile": "precompile"}
 UNGIVEN = "(not given)"  # stands for folders and checkpoints that need not be known yet
 MAY_MISS = ("MODEL_DIR", "EVAL_OUTPUT_DIR", "INFER_OUTPUT_DIR", "CHECKPOINT_PATH", "INITIAL_CHECKPOINT_PATH")
 
@@ -36,7 +37,7 @@ class Recipe:
     """A recipe that gin has parsed; it answers until another one is read.
 
     Attributes:
-      program: "train", "eval" or "infer".
+      program: one of PROGRAMS.
       function: T5X's function of that program.
       untrusted: the config.gin that it is of, where that may name only what `trust.only_known` lets it.
     """

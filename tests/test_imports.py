@@ -48,7 +48,7 @@ ENGINE_LAYERS = (
     ("embedded.initialization", "embedded.data_position"),
     ("utils", "gin_utils", "embedded.evaluation", "embedded.resuming"),
     ("embedded.programs",),
-    ("train", "eval", "infer"),
+    ("train", "eval", "infer", "precompile"),
     ("interactive_model",),
 )
 

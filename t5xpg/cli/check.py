@@ -43,6 +43,8 @@ def run(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
 
     import_tensorflow()
     recipe = recipes.read(arguments)
+    if recipe.program == "precompile":
+        raise ValueError("This recipe compiles a step; say for what, as --on v5e-16 does.")
     for name, text in describe(recipe.settings()):
         print(f"{name:<11}{text}", flush=True)
     name, text = describe_ready(recipe, arguments)
@@ -95,7 +97,7 @@ def describe_data(settings: dict):
     from t5xpg.base import run_settings
     from t5xpg.inspection import measurements
 
-    if "train_dataset_cfg" in settings:
+    if "trainer_cls" in settings:
         run_settings.check_training(settings)
     if restored := checkpoints_named(settings):
         yield "restores", ", ".join(restored)

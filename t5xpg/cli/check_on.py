@@ -87,7 +87,8 @@ def run(arguments: list[str], name: str, dump: str | None) -> int:
     if not step.fits:
         suggest(arguments, step, prepared, target, devices)
         return 1
-    show(*check.describe_ready(recipe, arguments))
+    if recipe.program == "train":
+        show(*check.describe_ready(recipe, arguments))
     return 0
 
 
@@ -109,7 +110,7 @@ class Prepared:
 
 def training_recipe(arguments: list[str]) -> recipes.Recipe:
     recipe = recipes.read(arguments)
-    if recipe.program != "train":
+    if recipe.program not in ("train", "precompile"):
         raise ValueError(f"--on compiles training steps, and this recipe is of t5xpg {recipe.program}.")
     return recipe
 
@@ -140,7 +141,7 @@ def compile_step(prepared: Prepared, target: accelerators.Target) -> Step:
     parts = memory.state_parts(state, initializer.train_state_axes, partitioner.mesh)
     if settings.get("use_hardware_rng") or settings.get("random_seed") is None:
         jax.config.update("jax_default_prng_impl", "unsafe_rbg")  # as the run will
-    trainer = settings["trainer_cls"](
+    trainer = settings.get("trainer_cls", one_step)(
         model=settings["model"],
         train_state=state,
         partitioner=partitioner,
@@ -164,6 +165,15 @@ def compile_step(prepared: Prepared, target: accelerators.Target) -> Step:
     most = MOST if target.platform == "cuda" else 1
     fits = text is not None and needed <= most * target.chip.memory * 1024**3
     return Step(parts["parameters"], parts["optimizer"], needed, fits, text, time.monotonic() - tick)
+
+
+def one_step(**arguments: Any):
+    """Returns a trainer with the step that T5X's precompile program compiles."""
+    import optax
+
+    from t5x import trainer
+
+    return trainer.Trainer(**arguments, learning_rate_fn=optax.constant_schedule(1e-3), num_microbatches=None)
 
 
 def needed_by(message: str, state: int) -> int:

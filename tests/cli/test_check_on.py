@@ -117,6 +117,18 @@ def test_names_bindings_that_fit_where_the_recipe_does_not(corpus):
 
 
 @needs_libtpu
+def test_compiles_what_t5xs_precompile_would(corpus):
+    done = run_t5xpg("check", "tests/micro_precompile.gin", f"FILES={corpus}", "--on", "v5e:2x2")
+    assert done.returncode == 0, done.stderr
+    assert "compiled   for v5e:2x2" in done.stdout and "ready" not in done.stdout
+
+
+def test_a_recipe_of_precompile_is_for_something(corpus, capsys):
+    assert main(["check", "tests/micro_precompile.gin", f"FILES={corpus}"]) == 1
+    assert capsys.readouterr().err.endswith("say for what, as --on v5e-16 does.\n")
+
+
+@needs_libtpu
 @pytest.mark.parametrize(("name", "model"), [("v5e:4x4", 2), ("v5e:4x4", 8), ("v4-8", 2), ("v5p-16", 8)])
 def test_a_mesh_need_not_follow_the_slices_axes(name, model):
     from t5x import partitioning
