@@ -54,7 +54,7 @@ class Row:
             bound += [f"BATCH_SIZE={self.batch}", "trainer.Trainer.num_microbatches=None"]
         if self.partitions:
             rules = "partitioning.standard_logical_axis_rules.parameter_partitioning_dims=1"
-            bound += [f"partitioning.PjitPartitioner.num_partitions={self.partitions}", rules]
+            bound += [f"{PARTITIONS}={self.partitions}", rules]
         return bound
 
     def __str__(self) -> str:
@@ -88,6 +88,7 @@ NO_DATA = (
     "VOCABULARY=@seqio.PassThroughVocabulary()",
     "seqio.PassThroughVocabulary.size=1000",
 )
+PARTITIONS = "partitioning.PjitPartitioner.num_partitions"
 FUSED = "network.T5Config.fused_attention=True"
 COLUMNS = (  # what a child finds, its heading, its digits
     ("needed", "memory, GiB", 1),
@@ -214,7 +215,7 @@ def compile_step(row: Row, fused: bool):
     settings = recipes.read([f"configs/{row.recipe}", "MODEL_DIR=none", *options]).settings()
     model, partitioner, data = settings["model"], settings["partitioner"], settings["train_dataset_cfg"]
     # T5X makes its mesh of the devices that are here.
-    mesh = Mesh(np.array(devices).reshape(-1, row.partitions or 1), ("data", "model"))
+    mesh = Mesh(np.array(devices).reshape(-1, gin.query_parameter(PARTITIONS)), ("data", "model"))
     vars(partitioner)["mesh"] = mesh
     shapes = batch_shapes(data.batch_size, **data.task_feature_lengths)
     initializer = utils.TrainStateInitializer(
