@@ -83,7 +83,7 @@ ROWS = {
 # No data is read: lengths and batch are the recipe's, and its network has the size of the vocabulary.
 NO_DATA = (
     "FILES=none",
-    "VOCABULARY_FILE=none",
+    "MODEL_DIR=none",
     "MIXTURE_OR_TASK_NAME=none",
     "VOCABULARY=@seqio.PassThroughVocabulary()",
     "seqio.PassThroughVocabulary.size=1000",
@@ -154,27 +154,32 @@ def run_child(engine: str, name: str, args: argparse.Namespace) -> dict[str, Any
 
 
 def child_main(engine: str, name: str) -> None:
-    row = ROWS[name]
-    try:
-        result = describe(*compile_step(row, engine == "fused"), row)
-    except (ImportError, ValueError) as error:  # ValueError: a compiler is missing
-        result = {"missing": str(error)}
-    except RuntimeError as error:  # XLA's, for a chip that is too small
-        from t5xpg.cli import check_on
+    from t5xpg.cli import check_on, compilers  # t5xpg lets T5X answer `import t5x` where the environment says so
+    from t5xpg.inspection import accelerators
 
-        result = {"missing": f"does not fit: {check_on.needed_by(str(error), 0) / 2**30:,.1f} GiB"}
+    row = ROWS[name]
+    target = accelerators.find(row.target)
+    try:
+        compilers.use(target)
+        import t5x  # noqa: F401
+    except (ImportError, ValueError) as error:  # ValueError: the compiler is missing
+        result = {"missing": str(error)}
+    else:
+        try:
+            result = describe(*compile_step(row, target, engine == "fused"), target)
+        except RuntimeError as error:  # XLA's, for a chip that is too small
+            result = {"missing": f"does not fit: {check_on.needed_by(str(error), 0) / 2**30:,.1f} GiB"}
     print(json.dumps(result), flush=True)
     os._exit(0)  # libtpu's threads have no end
 
 
-def describe(compiled, tokens: int, row: Row) -> dict[str, Any]:
+def describe(compiled, tokens: int, target) -> dict[str, Any]:
     """Returns the numbers of COLUMNS of a compiled program, per chip, and "binds"; it takes `tokens` a step."""
     from t5xpg.base.memory import bytes_of_step
-    from t5xpg.inspection import accelerators
     from t5xpg.inspection.compiled import Program
 
     memory, cost, text = compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text()
-    program, target = Program(text), accelerators.find(row.target)
+    program = Program(text)
     accessed, operations = program.accessed(), program.operations()
     sent = sum(moved.sent for moved in program.communication(target.chips).values())
     seconds = target.chip.seconds(operations, accessed, sent)
@@ -193,14 +198,8 @@ def describe(compiled, tokens: int, row: Row) -> dict[str, Any]:
     }
 
 
-def compile_step(row: Row, fused: bool):
+def compile_step(row: Row, target, fused: bool):
     """Returns (the compiled training step of the row's recipe, its tokens) of whichever engine answers `import t5x`."""
-    from t5xpg import recipes  # t5xpg lets T5X answer `import t5x` where the environment says so
-    from t5xpg.cli import compilers
-    from t5xpg.inspection import accelerators
-
-    target = accelerators.find(row.target)
-    compilers.use(target)
     import gin
     import jax
     import numpy as np
@@ -208,11 +207,15 @@ def compile_step(row: Row, fused: bool):
     from jax.sharding import Mesh
 
     from t5x import utils
+    from t5xpg import recipes
+    from t5xpg.cli import compilers
 
     gin.external_configurable(seqio.PassThroughVocabulary, module="seqio")
     devices = compilers.devices(target)
-    options = [*NO_DATA, *row.bindings(), *([FUSED] if fused else [])]
-    settings = recipes.read([f"configs/{row.recipe}", "MODEL_DIR=none", *options]).settings()
+    path = Path(CHECKOUT, "configs", row.recipe)
+    vocabulary = ["VOCABULARY_FILE=none"] if "VOCABULARY_FILE=" in path.read_text() else []
+    options = [*NO_DATA, *vocabulary, *row.bindings(), *([FUSED] if fused else [])]
+    settings = recipes.read([str(path), *options]).settings()
     model, partitioner, data = settings["model"], settings["partitioner"], settings["train_dataset_cfg"]
     # T5X makes its mesh of the devices that are here.
     mesh = Mesh(np.array(devices).reshape(-1, gin.query_parameter(PARTITIONS)), ("data", "model"))
