@@ -119,6 +119,17 @@ def test_position_biases_for_a_tpu_are_those_for_a_cpu(lengths, bidirectional, m
 # --- other layers ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_decodes_of_an_example_may_share_what_they_attend_to(masked):
+    attention = layers.MultiHeadDotProductAttention(num_heads=2, head_dim=4)
+    decodes, inputs = jax.random.normal(KEY, (6, 1, 8)), jax.random.normal(jax.random.PRNGKey(1), (2, 5, 8))
+    mask = jax.random.bernoulli(KEY, 0.6, (6, 1, 1, 5)).at[..., 0].set(True) if masked else None
+    repeated = jnp.repeat(inputs, 3, axis=0)
+    params = attention.init(KEY, decodes, repeated, mask)
+    expected = attention.apply(params, decodes, repeated, mask)
+    np.testing.assert_allclose(attention.apply(params, decodes, inputs, mask), expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("axis", [-1, 1, (1, 2), (2, 1), (-2, 2), (0, 2)])
 def test_a_dense_layer_multiplies_any_axes_away(axis):
     x = jax.random.normal(KEY, (2, 3, 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import types
 
 import jax
@@ -208,6 +209,41 @@ def test_overridden_methods_are_those_that_are_called():
     loss, metrics = model.loss_fn(params, batch, None)
     assert loss > 200 and metrics["told"] == loss
     assert (model.score_batch(params, batch) < -90).all()
+
+
+@pytest.mark.parametrize("decode_fn", [decoding.beam_search, decoding.temperature_sample])
+def test_keys_and_values_of_inputs_are_made_before_the_loop_and_once_for_all_decodes(decode_fn):
+    model, params, batch = tiny(decode_fn=decode_fn)
+    batch["encoder_input_tokens"] = jnp.array([[3, 5, 7, 2, 1], [7, 1, 0, 0, 0]])
+    program = jax.jit(functools.partial(model.predict_batch_with_aux, num_decodes=3)).lower(params, batch).compile()
+    text = program.as_text()
+    (loop,) = re.findall(r"body=%([^,\s]+)", text)
+    body = text.split(f"\n%{loop} (")[1].split("\n}")[0]
+    made = re.findall(r"= f32\[\d,2,4,5\]\S* (\S+?)\(", body)  # [rows, heads, head_dim, inputs]
+    assert made == ["get-tuple-element"] * 2
+    assert not re.search(r"f32\[(6,5,8|30,8|6,2,4,5)\]", text)
+
+
+def test_what_decodes_attend_to_may_differ():
+    class Attentive(models.EncoderDecoderModel):
+        def _compute_logits_from_slice(self, decoding_state, params, encoded_inputs, raw_inputs, max_decode_length):
+            signs = jnp.array([1.0, -1.0, 1.0, -1.0])[:, None, None]
+            logits, _ = super()._compute_logits_from_slice(
+                decoding_state, params, encoded_inputs * signs, raw_inputs, max_decode_length
+            )
+            return logits, decoding_state.cache
+
+    def first_logits(inputs, tokens_to_logits, cache, **arguments):
+        tokens = inputs[:1, :1].repeat(4, 0)
+        cache = decoding.cache_map(lambda x: x.repeat(2, 0), cache)
+        logits, _ = tokens_to_logits(decoding.DecodingState(None, None, tokens, cache))
+        return logits.reshape(2, 2, 16), jnp.zeros((2, 2))
+
+    model, params, batch = tiny(Attentive, first_logits)
+    logits, _ = jax.jit(functools.partial(model.predict_batch_with_aux, num_decodes=2, return_all_decodes=True))(
+        params, batch
+    )
+    assert np.abs(logits[:, 0] - logits[:, 1]).max() > 0.01
 
 
 def test_overridden_methods_of_a_decoder_are_those_that_are_called():

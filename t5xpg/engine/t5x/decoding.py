@@ -355,7 +355,7 @@ def _grow(state: BeamState, log_probs: jax.Array, eos_id: int) -> Candidates:
     """
     batch, size, vocab = log_probs.shape
     totals = (state.live_logprobs[:, :, None] + log_probs).reshape(batch, size * vocab)
-    logprobs, choice = lax.top_k(totals, 2 * size)
+    logprobs, choice = beams.top_k(totals, 2 * size)
     parents, tokens = choice // vocab, choice % vocab
 
     after = state.cur_index + 1

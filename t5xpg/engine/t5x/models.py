@@ -15,6 +15,7 @@ from flax.core import freeze
 from jax import lax
 
 from t5x import decoding, losses
+from t5x.embedded import beams
 from t5x.embedded.base_model import (
     BaseModel,
     BaseTransformerModel,
@@ -193,15 +194,16 @@ class EncoderDecoderModel(BaseTransformerModel):
             decoder_input_tokens=prompt,
             prefill_decoder_prompt=takes_index and "prefill" in inspect.signature(self.module.decode).parameters,
         )
-        tokens_to_logits = partial(
-            self._compute_logits_from_slice,
-            params=params,
-            encoded_inputs=decoding.flat_batch_beam_expand(encoded, num_decodes),
-            raw_inputs=decoding.flat_batch_beam_expand(encoder_tokens, num_decodes),
-            max_decode_length=prompt.shape[1],
-        )
-        decodes, scores = self._decode(prompt, cache, tokens_to_logits, num_decodes, rng, decoder_params, initial_index)
-        return best_or_all(decodes, scores, return_all_decodes)
+        with beams.repeated(encoded, num_decodes) as encoded_rows:
+            tokens_to_logits = partial(
+                self._compute_logits_from_slice,
+                params=params,
+                encoded_inputs=encoded_rows,
+                raw_inputs=decoding.flat_batch_beam_expand(encoder_tokens, num_decodes),
+                max_decode_length=prompt.shape[1],
+            )
+            found = self._decode(prompt, cache, tokens_to_logits, num_decodes, rng, decoder_params, initial_index)
+        return best_or_all(*found, return_all_decodes)
 
     def _compute_kv_cache(
         self,

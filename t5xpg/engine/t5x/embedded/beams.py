@@ -6,7 +6,9 @@ cache it is (1 where layers are scanned).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -17,6 +19,8 @@ from jax import lax
 
 Cache = Any  # nested dicts of arrays
 
+# How many scores `top_k` takes the maximum of.
+BLOCK = 128
 # Leaves of the cache that all examples and decodes share.
 SHARED_LEAVES = ("cached_bias", "position_embedder_index")
 
@@ -62,6 +66,57 @@ def pick_rows(x: jax.Array, parents: jax.Array, offset: int) -> jax.Array:
 def best(scores: jax.Array, count: int) -> jax.Array:
     """Returns the indices [batch, count] of the largest scores in increasing order."""
     return lax.top_k(scores, count)[1][:, ::-1]
+
+
+def top_k(scores: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """What `lax.top_k` returns of scores [batch, n], the largest and their indices, float and int32 [batch, count].
+
+    All of them are in the `count` blocks with the largest maxima. On a CPU, where `lax.top_k` looks at one score at a
+    time, 8 of 128,512 are found in a fifth of its time.
+    """
+    batch, size = scores.shape
+    blocks = jnp.pad(scores, ((0, 0), (0, -size % BLOCK)), constant_values=-jnp.inf).reshape(batch, -1, BLOCK)
+    # In their order, for of equal scores the first is taken.
+    kept = lax.top_k(blocks.max(-1), min(count, blocks.shape[1]))[1].sort(-1)
+    values, places = lax.top_k(pick(blocks, kept).reshape(batch, -1), count)
+    return values, pick(kept, places // BLOCK) * BLOCK + places % BLOCK
+
+
+# What all decodes of an example attend to
+
+_repeated: ContextVar[tuple[jax.Array, jax.Array] | None] = ContextVar("repeated", default=None)
+
+
+@contextlib.contextmanager
+def repeated(x: jax.Array, count: int) -> Iterator[jax.Array]:
+    """Yields x [batch, …] repeated for `count` decodes of each example; inside, `unrepeated` takes that back.
+
+    So code between the two, such as a model's own `_compute_logits_from_slice`, sees T5X's shapes, and may change rows.
+    """
+    rows = flat_batch_beam_expand(x, count)
+    token = _repeated.set((rows, x))
+    try:
+        yield rows
+    finally:
+        _repeated.reset(token)
+
+
+def unrepeated(x: jax.Array) -> jax.Array:
+    """Returns the array [batch, …] that `repeated` yielded x of, or x if it is any other."""
+    known = _repeated.get()
+    return known[1] if known and known[0] is x else x
+
+
+def as_queries(query: jax.Array, mask: jax.Array | None, batch: int) -> tuple[jax.Array, jax.Array | None]:
+    """Makes the decodes of an example as many positions of one sequence, so that its keys and values are read once.
+
+    The query [batch * decodes, 1, heads, head_dim] becomes [batch, decodes, heads, head_dim], and the mask, if there is
+    one, [batch * decodes, 1, 1, k_len] becomes [batch, 1, decodes, k_len].
+    """
+    if query.shape[0] == batch:
+        return query, mask
+    query = query.reshape(batch, -1, *query.shape[2:])
+    return query, None if mask is None else mask.reshape(batch, 1, -1, mask.shape[-1])
 
 
 # Caches

@@ -94,3 +94,12 @@ def product(inputs: jax.Array, kernel: jax.Array, num_axes: int) -> jax.Array:
         return (inputs.reshape(-1, size) @ kernel.reshape(size, -1)).reshape(*kept, *features)
     over = tuple(range(len(kept), inputs.ndim)), tuple(range(num_axes))
     return jax.lax.dot_general(inputs, kernel, (over, ((), ())))
+
+
+def before_loops(*arrays: jax.Array) -> Sequence[jax.Array]:
+    """Returns the arrays, which XLA computes before the loop around, if there is one, where no turn changes them.
+
+    By itself it takes products out of a loop, but not what only moves their numbers: transposing the encoder's keys and
+    values at every step was half of the time of a search with 4 beams on a CPU. For a TPU it makes no difference.
+    """
+    return jax.lax.optimization_barrier(arrays)

@@ -26,7 +26,7 @@ from flax import linen as nn
 from flax.linen.partitioning import param_with_axes
 from jax import lax
 
-from t5x.embedded import fused_attention, platforms
+from t5x.embedded import beams, fused_attention, platforms
 from t5x.embedded.contract import refuse_missing
 from t5x.embedded.masks import (
     add_mask,
@@ -189,6 +189,7 @@ class MultiHeadDotProductAttention(nn.Module):
     ) -> jax.Array:
         """Attends from inputs_q [batch, q_len, emb] to inputs_kv [batch, k_len, emb].
 
+        Of one position each, inputs_q may also hold several decodes of an example, [batch * decodes, 1, emb].
         With `decode`, the call that creates the cache collection sees whole sequences and only sizes it. Every
         later call sees one position, q_len = k_len = 1: it appends to the cache and attends to all of it. With
         `prefill_lengths`, whole sequences are attended to as in training, and the cache filled with their beginnings.
@@ -209,6 +210,9 @@ class MultiHeadDotProductAttention(nn.Module):
             self._fill_cache(key, value, prefill_lengths)
         elif decode:
             key, value, mask, bias = self._update_cache(key, value, mask, bias)
+        elif query.shape[1] == 1:
+            key, value = platforms.before_loops(key, value)
+            query, mask = beams.as_queries(query, mask, key.shape[0])
 
         if not deterministic and self.dropout_rate > 0.0:
             value = _drop(value, self.make_rng("dropout"), self.dropout_rate, self.dtype)
@@ -223,7 +227,7 @@ class MultiHeadDotProductAttention(nn.Module):
             kernel_init=self.kernel_init,
             kernel_axes=(*self._head_axes, "embed"),
             name="out",
-        )(outputs)
+        )(outputs.reshape(*inputs_q.shape[:2], *outputs.shape[2:]))
 
     @property
     def _head_axes(self) -> tuple[str, ...]:

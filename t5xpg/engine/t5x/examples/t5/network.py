@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
+from t5x.embedded.beams import unrepeated
 from t5x.embedded.contract import refuse_missing
 from t5x.embedded.residuals import divided, rematerialised, whole, with_divided_gradient
 from t5x.examples.t5 import layers
@@ -223,6 +224,7 @@ class Decoder(nn.Module):
     ):
         """encoded [batch, input length, emb], int [batch, length] -> logits float32 [batch, length, vocab]."""
         cfg = self.config
+        encoded = unrepeated(encoded)  # keys and values are the same for all decodes of an example
         y = self.shared_embedding(decoder_input_tokens)
         y = dropout(cfg)(y, deterministic)
         y = self.stack(
