@@ -1,37 +1,46 @@
 """Rows in random order, dealt out to many files: any number of rows, and a bounded part of them in memory.
 
-Every row gets a *key*, a random number of 128 bits made from the seed and its number, or from the row itself where
-duplicates are to be dropped: then equal rows have equal keys. The files hold the rows in the order of their keys, in
-turns; so the order is random, and the same seed gives the same bytes. Rows are sorted as a large list is sorted on a
-disk: first into *buckets*, ranges of keys, and then each bucket in memory.
+Every row gets a *key*, a random number of 128 bits made from the seed and its place in the corpus, or from the row
+itself where duplicates are to be dropped: then equal rows have equal keys. The files hold the rows in the order of
+their keys, in turns; so the order is random, and the same seed gives the same bytes. Rows are sorted as a large list is
+sorted on a disk: first into *buckets*, ranges of keys, and then each bucket in memory.
+
+Any number of processes may fill buckets at a time, and sort one each.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import hashlib
 import itertools
 import os
-import tempfile
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
-from t5xpg.base import files, stores
-from t5xpg.data.corpora import CorpusError, no_rows
+from t5xpg.base import stores
+from t5xpg.data.workers import Workers
 
 MOST_SHARDS = 512  # all are open at a time
-_MEMORY = 64 * 1024 * 1024  # bytes of rows that are held at a time, about
-_DEEPEST = 3  # 256³ × 64 MiB are more than any disk holds: what is larger there are duplicates
-_KEY = 32  # hexadecimal digits
+_MEMORY = 16 * 1024 * 1024  # bytes of rows that wait in a process to be written to their buckets
+_BUCKET = 32 * 1024 * 1024  # bytes of rows that are sorted at a time, about
+_DEEPEST = 6  # digits of a bucket. 16⁶ × 32 MiB are more than any disk holds: what is larger there is duplicates
+KEY = 32  # hexadecimal digits
 
 
-class Written(NamedTuple):
-    """What became of a split's rows."""
+class Bucket(NamedTuple):
+    """Rows whose keys begin alike."""
 
-    rows: int
-    duplicates: int  # rows that were dropped
+    digits: str
+    paths: tuple[str, ...]  # a file for each process that had such rows
+    size: int  # bytes
+
+
+class Dealt(NamedTuple):
+    """The rows of a bucket, in order: of each split their number, and what goes to each file in turn."""
+
+    rows: dict[str, int]
+    parts: dict[str, list[bytes]]
 
 
 def shard_paths(folder: str | os.PathLike, name: str, shards: int) -> list[Path]:
@@ -40,111 +49,98 @@ def shard_paths(folder: str | os.PathLike, name: str, shards: int) -> list[Path]
     return [place / f"{name}-{shard:05d}-of-{shards:05d}.jsonl" for shard in range(shards)]
 
 
-def write_shards(
-    paths: Mapping[str, Sequence[Path]], rows: Iterable[tuple[str, str]], seed: int, drop_duplicates: bool
-) -> dict[str, Written]:
-    """Writes (split, line) to the files of the splits, in random order; all files appear after the last row.
-
-    Meanwhile the rows wait in a folder beside the files, or in the system's folder for temporary files where those
-    are at a URL.
-
-    Raises:
-      CorpusError: a file would have no row.
-    """
-    place = os.path.dirname(next(iter(paths.values()))[0])
-    files.make_folder(place or ".")
-    with contextlib.ExitStack() as stack:
-        beside = None if stores.is_url(place) else place or "."
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".shuffling-", dir=beside))
-        shufflers = {split: Shuffler(folder, seed, drop_duplicates) for split in paths}
-        for split, line in rows:
-            shufflers[split].add(line)
-        return {split: _deal(shufflers[split], split, paths[split], stack) for split in paths}
+def key_of(source: bytes, seed: int) -> bytes:
+    """Returns KEY hexadecimal digits, the same for the same source and seed."""
+    return hashlib.blake2b(source, digest_size=KEY // 2, key=str(seed).encode()).hexdigest().encode()
 
 
-def _deal(shuffler: Shuffler, split: str, paths: Sequence[Path], stack: contextlib.ExitStack) -> Written:
-    """Writes the rows to the files in turns; the files appear when `stack` closes."""
-    handles = [stack.enter_context(files.open_whole(path, "wb")) for path in paths]
-    count = 0
-    for row, handle in zip(shuffler, itertools.cycle(handles), strict=False):
-        handle.write(row)
-        count += 1
-    if not count:
-        raise no_rows(paths[0], split, shuffler.rows)
-    if count < len(paths):
-        raise CorpusError(f"{count} rows of {split} are too few for {len(paths)} files. Pass --shards {count} or fewer")
-    return Written(count, shuffler.rows - count)
-
-
-class Shuffler:
-    """Takes rows, and gives them back in random order, without duplicates where that is asked for.
+class Writer:
+    """Puts rows into the buckets of a folder.
 
     Args:
-      folder: where rows wait; a row takes its own size and 33 bytes.
-      seed: decides the order.
-      drop_duplicates: of equal rows keep one. The order is then the same however the rows come.
+      folder: a local one that is there; a row takes its own size, and that of its key, and one byte.
+      digits: of a key, that say which bucket; there are 16 times as many with each.
     """
 
-    def __init__(self, folder: str, seed: int, drop_duplicates: bool):
-        self.rows = 0  # taken
-        self._folder, self._seed, self._drop_duplicates = folder, str(seed).encode(), drop_duplicates
-        self._buckets = _Buckets(folder, 0)
-
-    def add(self, line: str) -> None:
-        """Takes a row, without its line end."""
-        content = line.encode()
-        source = content if self._drop_duplicates else str(self.rows).encode()
-        key = hashlib.blake2b(source, digest_size=_KEY // 2, key=self._seed).hexdigest()
-        self._buckets.add(key.encode() + content + b"\n")
-        self.rows += 1
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yields the rows with their line ends, once; what waited in the folder is removed on the way."""
-        return (row[_KEY:] for row in self._sorted(self._buckets, 1))
-
-    def _sorted(self, buckets: _Buckets, depth: int) -> Iterator[bytes]:
-        for path in buckets.close():
-            if os.path.getsize(path) > _MEMORY and depth < _DEEPEST:
-                parts = _Buckets(self._folder, depth)
-                with open(path, "rb") as rows:
-                    for row in rows:
-                        parts.add(row)
-                os.remove(path)
-                yield from self._sorted(parts, depth + 1)
-            else:
-                with open(path, "rb") as rows:
-                    distinct = set(rows)
-                os.remove(path)
-                yield from sorted(distinct)
-
-
-class _Buckets:
-    """Files of rows, one for each byte that their keys may have at place `depth`."""
-
-    def __init__(self, folder: str, depth: int):
-        self._prefix = os.path.join(folder, uuid.uuid4().hex)
-        self._byte = slice(2 * depth, 2 * depth + 2)
+    def __init__(self, folder: str, digits: int):
+        self._folder, self._digits = folder, digits
         self._waiting: dict[bytes, list[bytes]] = {}
-        self._waiting_size = 0
-        self._used: set[bytes] = set()
+        self._size = 0
 
     def add(self, row: bytes) -> None:
-        self._waiting.setdefault(row[self._byte], []).append(row)
-        self._waiting_size += len(row)
-        if self._waiting_size > _MEMORY:
-            self._flush()
+        """Takes a row, which begins with its key and ends with a line end, its only one."""
+        self._waiting.setdefault(row[: self._digits], []).append(row)
+        self._size += len(row)
+        if self._size > _MEMORY:
+            self.flush()
 
-    def close(self) -> list[str]:
-        """Returns the files, in the order of their keys."""
-        self._flush()
-        return [self._path(byte) for byte in sorted(self._used)]
-
-    def _flush(self) -> None:
-        for byte, rows in self._waiting.items():
-            with open(self._path(byte), "ab") as file:
+    def flush(self) -> None:
+        """Writes what waits."""
+        for digits, rows in self._waiting.items():
+            with open(os.path.join(self._folder, f"{digits.decode()}-{os.getpid()}"), "ab") as file:
                 file.writelines(rows)
-        self._used |= self._waiting.keys()
-        self._waiting, self._waiting_size = {}, 0
+        self._waiting, self._size = {}, 0
 
-    def _path(self, byte: bytes) -> str:
-        return f"{self._prefix}-{byte.decode()}"
+
+def buckets(folder: str, workers: Workers) -> list[Bucket]:
+    """Returns a folder's buckets, in the order of their keys, once those too large are divided."""
+    while large := [each for each in _found(folder) if each.size > _BUCKET and len(each.digits) < _DEEPEST]:
+        for _ in workers.map(functools.partial(_divide, folder), large):
+            pass
+    return _found(folder)
+
+
+def _found(folder: str) -> list[Bucket]:
+    names = sorted(os.listdir(folder))
+    grouped = itertools.groupby(names, lambda name: name.split("-")[0])
+    paths = {digits: tuple(os.path.join(folder, name) for name in own) for digits, own in grouped}
+    return [Bucket(digits, own, sum(map(os.path.getsize, own))) for digits, own in paths.items()]
+
+
+def _divide(folder: str, bucket: Bucket) -> None:
+    writer = Writer(folder, len(bucket.digits) + 1)
+    for row in _taken(bucket):
+        writer.add(row)
+    writer.flush()
+
+
+def _taken(bucket: Bucket) -> Iterator[bytes]:
+    """Yields a bucket's rows, and removes it."""
+    for path in bucket.paths:
+        with open(path, "rb") as rows:
+            yield from rows
+        os.remove(path)
+
+
+def count_different(bucket: Bucket) -> int:
+    """Returns how many different rows a bucket has, and removes it."""
+    return len(set(_taken(bucket)))
+
+
+def deal(shards: Mapping[str, int], bucket: Bucket) -> Dealt:
+    """Returns a bucket's rows, equal ones once, without their keys, and removes it.
+
+    Args:
+      shards: {split: number of files}. Behind a row's key stands the first letter of its split.
+      bucket: of rows that all have a key of their own, or equal keys where they are equal.
+    """
+    ordered = sorted(set(_taken(bucket)))
+    rows, parts = {}, {}
+    for split, count in shards.items():
+        letter = ord(split[0])
+        own = [row[KEY + 1 :] for row in ordered if row[KEY] == letter]
+        rows[split] = len(own)
+        parts[split] = [b"".join(own[turn::count]) for turn in range(min(count, len(own)))]
+    return Dealt(rows, parts)
+
+
+def write(dealt: Iterable[Dealt], files: Mapping[str, Sequence[IO[bytes]]]) -> dict[str, int]:
+    """Writes rows to the files of their splits, a row to each in turn; returns how many."""
+    rows = dict.fromkeys(files, 0)
+    for each in dealt:
+        for split, parts in each.parts.items():
+            own = files[split]
+            for turn, part in enumerate(parts, rows[split]):
+                own[turn % len(own)].write(part)
+            rows[split] += each.rows[split]
+    return rows

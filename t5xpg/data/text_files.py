@@ -2,35 +2,36 @@
 
 No row held out for validation is in train as well: the split of a row depends on the seed and its text alone, so that
 equal rows fall on the same side whatever else is in the corpus.
+
+The files are cut into spans, which processes read, a few at a time; what they make of them waits in a working folder
+until the files are put together from it.
 """
 
 from __future__ import annotations
 
 import collections
 import glob
-import hashlib
-import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from t5xpg.base import files, stores
-from t5xpg.data import compressed, sharding
-from t5xpg.data.corpora import CorpusError, check_fraction, in_words, json_line, plan_pair, write_pair
+from t5xpg.data import compressed, preparing, sharding, text_rows, workers
+from t5xpg.data.corpora import CorpusError, check_fraction, in_words, plan_pair, report
+from t5xpg.data.corpus_report import Tally, counted
+from t5xpg.data.text_rows import suffix
+from t5xpg.data.working_folder import is_inside, working_folder
 
 TEXT_SUFFIXES = (*compressed.packed(".txt"), *compressed.packed(".jsonl"))
 JSON_SUFFIXES = compressed.packed(".json")
 READ = " ".join((*TEXT_SUFFIXES, *JSON_SUFFIXES))
 ROWS = ("paragraphs", "lines", "file")
 
-
-class Row(NamedTuple):
-    """A row of a file: its text, and the JSON to write."""
-
-    text: str
-    line: str
+_LARGE = 32 * 1024 * 1024  # bytes of input; less is done before other processes have started
+_FEW_BUCKETS = 256 * 1024 * 1024  # bytes of input; more wait in 256 buckets, which is more files to open
+_SAMPLED = 16  # of so many rows of a larger input one is looked into for the characters' scripts
 
 
 def prepare_text(
@@ -54,11 +55,16 @@ def prepare_text(
     which hold lines or one object; also .gz, .bz2, .xz or .zst. A row is a paragraph (lines up to a blank one), a line
     or all of a .txt file, or the value of `text_key` in a row of a .jsonl file; rows of fewer than `min_length`
     characters are left out. The split of a row depends on `seed` and its text alone, so that it stays there when files
-    are added. One row at a time is held in memory.
+    are added.
 
     With `shards`, the rows of train are shuffled and dealt out to that many files, so that they can be read in
-    random order; validation is shuffled too, in one file. Then about 150 MB are held in memory, and the disk needs
-    room for the corpus twice.
+    random order; validation is shuffled too, in one file.
+
+    All cores are used where the input is 32 MiB or more, by processes (see `workers.Workers`), and the files do not
+    depend on how many. Each takes some 100 MB of memory at most, whatever the corpus' size, and this one as much, as
+    long as no row is larger. The disk of `output_dir` needs room for the corpus twice; the system's folder for
+    temporary files once, where that is at a URL. At the end a report is printed: rows, characters, their scripts, the
+    longest row, rows without text and rows that repeat another's text.
 
     Args:
       inputs: see above.
@@ -79,9 +85,8 @@ def prepare_text(
 
     Raises:
       CorpusError: with file and line for what cannot be read; then nothing is written.
+      ChildProcessError: a process was killed; likewise.
     """
-    from tqdm import tqdm
-
     _check_settings(rows, shards, drop_duplicates)
     if shards:
         plan, wanted = _plan_shards(output_dir, name, validation_fraction, shards, overwrite)
@@ -91,16 +96,28 @@ def prepare_text(
     if wanted:
         found = _find_files(inputs)
         _check_apart(found.taken, plan)
-        tally = Tally(found, min_length)
-        texts = tally.watch((file, row) for file in found.taken for row in _rows_of(file, rows, text_key, whole_rows))
-        bar = tqdm(texts, desc=f"writing {' and '.join(plan)}", unit=" rows", disable=None)
-        lines = ((_is_held_out(row.text, seed, validation_fraction), row.line) for row in bar)
-        if shards:
-            splits = (("validation" if held_out else "train", line) for held_out, line in lines)
-            _report_shards(plan, sharding.write_shards(plan, splits, seed, drop_duplicates))
-        else:
-            write_pair(pair, lines)
-        print("\n".join(tally.report()), flush=True)
+        tasks = text_rows.tasks(found.taken, rows)
+        size = sum(span.size for spans in tasks for span in spans)
+        large = size >= _LARGE
+        with (
+            working_folder(plan["train"][0], name) as folder,
+            workers.Workers(min(workers.available(), len(tasks)) if large else 1) as processes,
+        ):
+            settings = preparing.Settings(
+                splits=tuple(plan),
+                folder=folder,
+                shape=text_rows.Shape(rows, text_key, whole_rows),
+                min_length=min_length,
+                fraction=validation_fraction,
+                seed=seed,
+                sampled=_SAMPLED if large else 1,
+                shuffled=shards > 0,
+                drop_duplicates=drop_duplicates,
+                digits=1 if size < _FEW_BUCKETS else 2,
+            )
+            tally, written = preparing.write(plan, settings, tasks, processes)
+        _report(plan, written, shards > 0)
+        print("\n".join((*found.report(tally, min_length), *tally.report())), flush=True)
     return {split: _pattern(paths) for split, paths in plan.items()}
 
 
@@ -158,12 +175,15 @@ def _pattern(paths: Sequence[Path]) -> Path:
     return first.with_name(f"{first.name[: shard.start()]}-*-of-{shard[1]}.jsonl") if shard else first
 
 
-def _report_shards(plan: dict[str, list[Path]], written: dict[str, sharding.Written]) -> None:
+def _report(plan: Mapping[str, Sequence[Path]], written: Mapping[str, preparing.Written], shuffled: bool) -> None:
     for split, paths in plan.items():
         rows, duplicates = written[split]
+        if not shuffled:
+            report(paths[0], rows)
+            continue
         size = in_words(sum(map(files.size, paths)))
-        dropped = f"; {_counted(duplicates, 'duplicate')} dropped" if duplicates else ""
-        print(f"{_pattern(paths)}: {rows:,} rows, shuffled, {size} in {_counted(len(paths), 'file')}{dropped}")
+        dropped = f"; {counted(duplicates, 'duplicate')} dropped" if duplicates else ""
+        print(f"{_pattern(paths)}: {rows:,} rows, shuffled, {size} in {counted(len(paths), 'file')}{dropped}")
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -175,6 +195,15 @@ class Found(NamedTuple):
     taken: list[str]
     skipped: collections.Counter[tuple[str, str]]  # by suffix and why
 
+    def report(self, tally: Tally, min_length: int) -> Iterator[str]:
+        """Yields a line for each suffix: files and rows, taken and skipped."""
+        for kind, count in sorted(collections.Counter(map(suffix, self.taken)).items()):
+            short = tally.short[kind]
+            skipped = f"; skipped {counted(short, 'row')} of fewer than {min_length} characters" if short else ""
+            yield f"{kind}: took {counted(count, 'file')}, {counted(tally.taken[kind], 'row')}{skipped}"
+        for (kind, why), count in sorted(self.skipped.items()):
+            yield f"{kind}: skipped {counted(count, 'file')}, {why}"
+
 
 def _find_files(inputs: Sequence[str | os.PathLike]) -> Found:
     """Returns the files that the inputs name, in the order given, sorted within a folder or glob, each once."""
@@ -184,7 +213,8 @@ def _find_files(inputs: Sequence[str | os.PathLike]) -> Found:
         if files.is_file(item) and not _ends(item, (*TEXT_SUFFIXES, *JSON_SUFFIXES)):
             raise CorpusError(f"{item}: this kind of file is not read; pass files of {READ}")
         matches = _matches(item)
-        found = sorted({file for match in matches for file in (files.files_below(match) or [match])})
+        below = (file for match in matches for file in (files.files_below(match) or [match]))
+        found = sorted({file for file in below if not is_inside(file)})
         texts, jsons = ([file for file in found if _ends(file, kinds)] for kinds in (TEXT_SUFFIXES, JSON_SUFFIXES))
         wanted = texts or jsons
         if not wanted:
@@ -192,7 +222,7 @@ def _find_files(inputs: Sequence[str | os.PathLike]) -> Found:
             raise CorpusError(f"{item}: {state}. Name files, folders or quoted globs.")
         for file in wanted:
             taken.setdefault(_identity(file), file)
-        skipped |= {_identity(file): (_suffix(file), _why_skipped(file)) for file in set(found).difference(wanted)}
+        skipped |= {_identity(file): (suffix(file), _why_skipped(file)) for file in set(found).difference(wanted)}
     left = (kind for identity, kind in skipped.items() if identity not in taken)
     return Found(list(taken.values()), collections.Counter(left))
 
@@ -213,109 +243,3 @@ def _matches(item: str) -> list[str]:
 
 def _ends(path: str, suffixes: tuple[str, ...]) -> bool:
     return stores.name(path).endswith(suffixes)
-
-
-def _suffix(path: str) -> str:
-    """Returns .txt.gz for a.txt.gz, .pdf for a.b.pdf; (no suffix) where there is none."""
-    stem, suffix = os.path.splitext(stores.name(path))
-    packed = suffix if suffix in compressed.SUFFIXES else ""
-    return ((os.path.splitext(stem)[1] + packed) if packed else suffix).lower() or "(no suffix)"
-
-
-class Tally:
-    """Counts the files and rows that are taken and skipped, by the files' suffix."""
-
-    def __init__(self, found: Found, min_length: int):
-        self._found, self._min_length = found, min_length
-        self._files = collections.Counter(map(_suffix, found.taken))
-        self._rows: collections.Counter[str] = collections.Counter()
-        self._short: collections.Counter[str] = collections.Counter()
-
-    def watch(self, rows: Iterable[tuple[str, Row]]) -> Iterator[Row]:
-        """Yields the rows that are long enough, and counts all."""
-        for file, row in rows:
-            counts = self._rows if len(row.text) >= self._min_length else self._short
-            counts[_suffix(file)] += 1
-            if counts is self._rows:
-                yield row
-
-    def report(self) -> Iterator[str]:
-        """Yields a line for each suffix."""
-        for suffix, count in sorted(self._files.items()):
-            short = self._short[suffix]
-            skipped = f"; skipped {_counted(short, 'row')} of fewer than {self._min_length} characters" if short else ""
-            yield f"{suffix}: took {_counted(count, 'file')}, {_counted(self._rows[suffix], 'row')}{skipped}"
-        for (suffix, why), count in sorted(self._found.skipped.items()):
-            yield f"{suffix}: skipped {_counted(count, 'file')}, {why}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-# --- rows ----------------------------------------------------------------------------------------
-
-
-def _is_held_out(text: str, seed: int, fraction: float) -> bool:
-    digest = hashlib.blake2b(f"{seed}:{text}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < fraction * 2**64
-
-
-def _rows_of(path: str, rows: str, text_key: str, whole_rows: bool) -> Iterator[Row]:
-    lines = _read_lines(path)
-    if _suffix(path).startswith(".json"):
-        for number, line in lines:
-            if line.strip():
-                text = _text_of(line, text_key, f"{path}:{number}")
-                yield Row(text, line.strip() if whole_rows else json_line(text))
-    else:
-        yield from (Row(text, json_line(text)) for text in _texts((line for _, line in lines), rows))
-
-
-def _texts(lines: Iterable[str], rows: str) -> Iterator[str]:
-    if rows == "lines":
-        return filter(None, map(str.strip, lines))
-    if rows == "paragraphs":
-        return _paragraphs(lines)
-    return filter(None, ["\n".join(map(str.rstrip, lines)).strip("\n")])
-
-
-def _read_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yields (number from 1, line) of a UTF-8 file, compressed or not, as `jsonl.unfolded` does."""
-    from t5xpg.data import jsonl  # it loads NumPy
-
-    with compressed.open_binary(path) as handle:
-        try:
-            for number, line in enumerate(jsonl.unfolded(handle, path), 1):
-                yield number, line.decode()
-        except UnicodeDecodeError as error:
-            raise CorpusError(
-                f"{path}:{number}: not UTF-8, byte 0x{error.object[error.start]:02x} at position {error.start + 1} of "
-                "the line. Convert the file (iconv -t UTF-8) or mend the line."
-            ) from error
-        except (jsonl.JsonlError, stores.StoreError) as error:
-            raise CorpusError(str(error)) from error
-        except compressed.READ_ERRORS as error:
-            raise CorpusError(f"{path}: cannot be read to its end ({error}). Fetch or compress it again.") from error
-
-
-def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    for has_text, block in itertools.groupby(lines, key=lambda line: bool(line.strip())):
-        if has_text:
-            yield "\n".join(map(str.rstrip, block))
-
-
-def _text_of(line: str, key: str, where: str) -> str:
-    """Returns the text under `key` in a line of JSON; `where` is its file and number, for the error."""
-    import orjson
-
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise CorpusError(f"{where}: not a line of JSON ({error}). Mend or remove it.") from error
-    if not isinstance(row, dict):
-        raise CorpusError(f"{where}: a JSON {type(row).__name__}, not an object with the key {key!r}.")
-    if not isinstance(row.get(key), str):
-        found = {name: type(value).__name__ for name, value in row.items()}
-        raise CorpusError(f"{where}: no text under {key!r}; found {found}. Name the key of the text: --text_key")
-    return row[key]
