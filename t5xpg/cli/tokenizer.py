@@ -46,7 +46,11 @@ def register(verbs) -> None:
     add("--lowercase", action="store_true", help="fold case")
     add("--byte_fallback", action="store_true", help="spell unknown characters in bytes: 256 of the pieces")
     add("--character_coverage", type=float, help="share of the text's characters to know, 0.98 to 1 (1)")
-    add("--sample_bytes", type=int, help="train on an even sample of this size; takes 25 times the memory (100000000)")
+    add(
+        "--sample_bytes",
+        type=int,
+        help="train on an even sample of this size; SentencePiece takes 25 times that in memory (100000000)",
+    )
     add("--seed", type=int, help="decides the sample (0)")
     add("--overwrite", action="store_true", help="replace a vocabulary that exists already")
     parser.set_defaults(run=run)

@@ -86,7 +86,7 @@ def train_sentencepiece(
     files.make_folder(output.parent)
     rule = "nmt_nfkc_cf" if lowercase else "nmt_nfkc"
     counts = CharacterCounts(rule)
-    sample = _sample(_sentences(counts.watch(_texts(inputs, text_key))), sample_bytes, seed)
+    sample = _sample(_sentences(counts.watch(_texts(inputs, text_key))), sample_bytes, seed, "sentences")
     rare = counts.without(sample).replace("▅", "") if character_coverage == 1 else ""
     model = _train(
         sample,
@@ -118,12 +118,14 @@ def train_byte_level_bpe(
     *,
     min_frequency: int = 2,
     text_key: str = "text",
+    sample_bytes: int = 100_000_000,
+    seed: int = 0,
     overwrite: bool = False,
 ) -> Path:
     """Trains byte-level BPE as RoBERTa has it, with Hugging Face's tokenizers. Prints what it does.
 
-    The corpus may be larger than memory, its different words may not. The same corpus and settings give the same
-    bytes. A corpus that cannot carry `vocab_size` pieces gives fewer.
+    The corpus may be larger than memory: its texts are read once, and an even sample of these is kept. The same
+    corpus, settings and seed give the same bytes. A corpus that cannot carry `vocab_size` pieces gives fewer.
 
     Args:
       inputs: as for `train_sentencepiece`.
@@ -132,6 +134,8 @@ def train_byte_level_bpe(
       vocab_size: ids, the 5 special ones and the 256 bytes included; RoBERTa has 50265.
       min_frequency: how often two pieces must occur side by side to become one.
       text_key: the key of a JSONL row that holds its text.
+      sample_bytes: the most text to train on, which takes up to five times that in memory.
+      seed: decides which texts make the sample: rows, and lines of text files.
       overwrite: replace a tokenizer that exists already.
 
     Returns:
@@ -150,13 +154,11 @@ def train_byte_level_bpe(
             f"vocab_size is {vocab_size} and min_frequency {min_frequency}; the special ids and the bytes alone are "
             f"{bpe.SMALLEST}, and a frequency is 1 or more. RoBERTa has 50265 and 2"
         )
-    texts = tqdm(filter(str.strip, _texts(inputs, text_key)), "reading the corpus", unit="text")
-    tokenizer = bpe.train(texts, vocab_size, min_frequency)
-    if not texts.n:
-        raise ValueError("no text in the input. Look at the files and at text_key")
+    sample = _sample(filter(str.strip, _texts(inputs, text_key)), sample_bytes, seed, "texts")
+    tokenizer = bpe.train(sample, vocab_size, min_frequency)
     pieces = tokenizer.get_vocab_size()
     fewer = "" if pieces == vocab_size else f" of the {vocab_size:,} asked for: this text carries no more"
-    print(f"trained on {texts.n:,} texts: {pieces:,} ids{fewer}", flush=True)
+    print(f"trained on {len(sample):,} texts: {pieces:,} ids{fewer}", flush=True)
     files.write_whole(path.with_name("tokenizer_config.json"), json.dumps(bpe.tokenizer_config(), indent=2))
     files.write_whole(path, tokenizer.to_str(pretty=True))
     return path
@@ -198,19 +200,26 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
         yield from _SENTENCE.findall(_NOT_TEXT.sub(" ", text))
 
 
-def _sample(sentences: Iterable[str], sample_bytes: int, seed: int) -> list[str]:
-    """Returns an even sample, in the corpus's order: every sentence draws a number, and the lowest stay."""
+def _sample(texts: Iterable[str], sample_bytes: int, seed: int, what: str) -> list[str]:
+    """Returns an even sample, in the corpus's order: every text draws a number, and the lowest stay.
+
+    Args:
+      texts: read once; no more than the sample is kept in memory.
+      sample_bytes: of UTF-8, at most.
+      seed: of the draws.
+      what: the texts are, to say how many of them were drawn.
+    """
     rng = random.Random(seed)
-    kept: list[tuple[float, int, str]] = []  # a heap of (-draw, position, sentence)
+    kept: list[tuple[float, int, str]] = []  # a heap of (-draw, position, text)
     bound = 1.0  # the lowest draw that had to go
     count = kept_bytes = all_bytes = 0
     with tqdm(desc="reading the corpus", unit="B", unit_scale=True) as bar:
-        for count, sentence in enumerate(sentences, 1):
-            draw, length = rng.random(), len(sentence.encode())
+        for count, text in enumerate(texts, 1):
+            draw, length = rng.random(), len(text.encode())
             bar.update(length)
             all_bytes += length
             if draw < bound:
-                heapq.heappush(kept, (-draw, count, sentence))
+                heapq.heappush(kept, (-draw, count, text))
                 kept_bytes += length
             while kept_bytes > sample_bytes:
                 negative_draw, _, dropped = heapq.heappop(kept)
@@ -219,11 +228,11 @@ def _sample(sentences: Iterable[str], sample_bytes: int, seed: int) -> list[str]
     if not count:
         raise ValueError("no text in the input. Look at the files and at text_key")
     if not kept:
-        raise ValueError(f"sample_bytes={sample_bytes} holds no sentence. Pass a million or more")
+        raise ValueError(f"sample_bytes={sample_bytes} holds none of the {what}. Pass a million or more")
     megabytes = f"{kept_bytes / 1e6:,.1f} of {all_bytes / 1e6:,.1f} MB"
-    drawn = ", drawn evenly" if len(kept) < count else ""
-    print(f"training on {len(kept):,} of {count:,} sentences, {megabytes}{drawn}", flush=True)
-    return [sentence for _, _, sentence in sorted(kept, key=lambda item: item[1])]
+    drawn = f" ({kept_bytes / all_bytes:.2%}), drawn evenly" if len(kept) < count else ""
+    print(f"training on {len(kept):,} of {count:,} {what}, {megabytes}{drawn}", flush=True)
+    return [text for _, _, text in sorted(kept, key=lambda item: item[1])]
 
 
 def _train(sentences: list[str], **settings) -> ModelProto:

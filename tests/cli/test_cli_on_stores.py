@@ -94,6 +94,8 @@ def test_prepare_text_takes_folders_and_globs_at_urls(bucket):
     for source in (f"{bucket}/raw", f"{bucket}/raw/**"):
         written = text_files.prepare_text([source], f"{bucket}/out", validation_fraction=0, overwrite=True)
         assert files.read_text(written["train"]).count("\n") == 3
+    shuffled = text_files.prepare_text([f"{bucket}/raw"], f"{bucket}/shards", validation_fraction=0, shards=2)
+    assert [files.read_text(path).count("\n") for path in files.files_matching(str(shuffled["train"]))] == [2, 1]
     with pytest.raises(corpora.CorpusError, match="is both input and output"):
         text_files.prepare_text([f"{bucket}/out"], f"{bucket}/out", validation_fraction=0, overwrite=True)
     with pytest.raises(corpora.CorpusError, match="does not exist and matches nothing"):

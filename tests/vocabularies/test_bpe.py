@@ -45,6 +45,22 @@ def test_training_is_hugging_faces_with_two_ids_exchanged(vocabulary, corpus):
     assert vocabulary.mask_id == 4 and vocabulary.vocab_size == 320
 
 
+def test_a_large_corpus_is_sampled_evenly_and_the_share_is_said(tmp_path, capsys):
+    letters = "abcdefghijklmnopqrst"  # each text is of one letter, and each letter has a twentieth of the corpus
+    path = tmp_path / "letters.txt"
+    path.write_text("".join(f"{letter * 49}\n" * 1000 for letter in letters))
+    made = {}
+    for seed in (0, 0, 1):
+        file = training.train_byte_level_bpe(path, tmp_path / "v", 320, sample_bytes=50_000, seed=seed, overwrite=True)
+        assert file.read_text() == made.setdefault(seed, file.read_text())
+        out = capsys.readouterr().out
+        assert "training on 1,000 of 20,000 texts, 0.1 of 1.0 MB (5.00%), drawn evenly\n" in out
+        pairs = {piece[:2] for piece in json.loads(file.read_text())["model"]["vocab"] if len(piece) > 1}
+        assert {letter * 2 for letter in letters} <= pairs, "a text of each part of the file"
+    training.train_byte_level_bpe(path, tmp_path / "v", 320, sample_bytes=1_000_000, overwrite=True)
+    assert "training on 20,000 of 20,000 texts, 1.0 of 1.0 MB\n" in capsys.readouterr().out
+
+
 def test_ids_are_those_of_transformers(vocabulary, file):
     theirs = AutoTokenizer.from_pretrained(file.removesuffix("tokenizer.json"), local_files_only=True)
     for text in (*TEXTS, *NAMED):

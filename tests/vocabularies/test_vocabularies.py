@@ -11,6 +11,7 @@ import json
 import os
 import pydoc_data.topics
 import random
+import re
 import sys
 import tracemalloc
 import unicodedata
@@ -249,16 +250,21 @@ def test_sentences_keep_all_words():
     assert "".join("".join(sentences).split()) == "".join(text.split())
 
 
-def test_the_sample_is_even_and_in_order():
+def test_the_sample_is_even_and_in_order(capsys):
     sentences = [f"{i:05d}" * (1 + i % 7) for i in range(20000)]  # 20 bytes on average
-    sample = training._sample(sentences, 20 * 2000, seed=3)
+    sample = training._sample(sentences, 20 * 2000, 3, "sentences")
     assert sum(map(len, sample)) <= 20 * 2000 and 1900 < len(sample) < 2100
     assert sample == sorted(sample)
+    share = f"{sum(map(len, sample)) / sum(map(len, sentences)):.2%}"
+    assert re.fullmatch(
+        rf"training on {len(sample):,} of 20,000 sentences, 0.0 of 0.4 MB \({share}\), drawn evenly\n",
+        capsys.readouterr().out,
+    )
     quarters = [sum(i * 5000 <= int(s[:5]) < (i + 1) * 5000 for s in sample) for i in range(4)]
     assert all(400 < quarter < 600 for quarter in quarters), quarters
     for budget in range(100, 20 * 2000, 997):  # the lowest draws, whatever their sizes
-        smaller = training._sample(sentences[:2000], budget, seed=3)
-        assert set(smaller) <= set(training._sample(sentences[:2000], budget + 400, seed=3))
+        smaller, larger = (training._sample(sentences[:2000], size, 3, "texts") for size in (budget, budget + 400))
+        assert set(smaller) <= set(larger)
 
 
 def test_memory_stays_bounded(tmp_path):
@@ -266,7 +272,7 @@ def test_memory_stays_bounded(tmp_path):
     with gzip.open(path, "wt", compresslevel=1) as file:
         file.writelines(f"word{i} " * 10 for i in range(200_000))  # 20 MB without a line end
     tracemalloc.start()
-    sample = training._sample(training._sentences(training._texts(path, "text")), 100_000, seed=0)
+    sample = training._sample(training._sentences(training._texts(path, "text")), 100_000, 0, "sentences")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert 90_000 < sum(map(len, sample)) <= 100_000
@@ -295,7 +301,7 @@ def test_text_files_and_rows_together(tmp_path):
         ("a.txt", b"abc", {"vocab_size": 3}, "vocab_size is 3; pad, eos and unk alone are 3"),
         ("a.txt", b"abc", {"model_type": "word"}, "model_type is 'word'; it must be 'unigram'"),
         ("a.txt", b"abc", {"character_coverage": 0.5}, "character_coverage is 0.5; it must be 0.98 to 1"),
-        ("a.txt", b"abc", {"sample_bytes": 2}, "sample_bytes=2 holds no sentence"),
+        ("a.txt", b"abc", {"sample_bytes": 2}, "sample_bytes=2 holds none of the sentences"),
     ],
 )
 def test_bad_input(tmp_path, name, content, settings, error):
