@@ -93,11 +93,8 @@ def _read_all(
     settings: Settings, tasks: list[list[Span]], workers: Workers, handles: Handles
 ) -> tuple[Tally, dict[str, int]]:
     """Reads the rows to where they wait, in the inputs' order on to their files; returns how many there are."""
-    from tqdm import tqdm
-
     tally, taken = Tally(), dict.fromkeys(handles, 0)
-    sizes = [sum(span.size for span in spans) for spans in tasks]
-    bar = tqdm(desc="reading", total=sum(sizes), unit="B", unit_scale=True, disable=None)
+    bar = workers.progress_bar("reading", sum(span.size for spans in tasks for span in spans))
     with bar, contextlib.closing(workers.map(functools.partial(_read, settings), enumerate(tasks))) as read:
         for number, (found, rows) in enumerate(read):
             tally |= found
@@ -105,8 +102,6 @@ def _read_all(
                 taken[split] += rows[split]
                 if not settings.shuffled:
                     _move(_path_of(settings, number, split), handle)
-            bar.update(sizes[number])
-            bar.set_postfix_str(f"{tally.taken.total():,} rows", refresh=False)
     return tally, taken
 
 

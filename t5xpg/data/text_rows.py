@@ -18,11 +18,13 @@ from typing import IO, NamedTuple
 from t5xpg.base import files, stores
 from t5xpg.data import compressed
 from t5xpg.data.corpora import CorpusError
+from t5xpg.data.workers import advance
 
 JSON = (*compressed.packed(".json"), *compressed.packed(".jsonl"))
 _SPAN = 4 * 1024 * 1024  # bytes; of a larger corpus up to _LARGEST
 _LARGEST = 32 * 1024 * 1024
 _SPANS_WANTED = 64  # of a corpus that is large enough for them
+_TOLD = 4096  # lines, after which it is told how far they reach
 _REQUESTS = 32  # to a store at a time
 _BOM = b"\xef\xbb\xbf"
 
@@ -187,7 +189,7 @@ def _lines(span: Span, is_paragraph: bool) -> Iterator[tuple[int, bytes]]:
             file.seek(position - 1)  # a line begins here if this byte ends one
             position += len(file.readline()) - 1
         has_begun = not span.start
-        for line in _unfolded(file, span):
+        for line in _told(_unfolded(file, span), opened, span):
             if not is_paragraph or line.isspace():
                 if position >= stop:
                     return
@@ -195,6 +197,20 @@ def _lines(span: Span, is_paragraph: bool) -> Iterator[tuple[int, bytes]]:
             if has_begun:
                 yield position, line if position else line.removeprefix(_BOM)
             position += len(line)
+
+
+def _told(lines: Iterable[bytes], opened: IO[bytes], span: Span) -> Iterator[bytes]:
+    """Yields the lines, and tells how much of the span's bytes were read from its file for them."""
+    told = 0
+    try:
+        for number, line in enumerate(lines):
+            if number % _TOLD == 0:
+                read = min(max(opened.tell() - span.start, 0), span.size)
+                advance(read - told)
+                told = read
+            yield line
+    finally:
+        advance(span.size - told)
 
 
 @contextlib.contextmanager

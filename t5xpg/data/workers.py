@@ -9,13 +9,17 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterable
-from typing import TypeVar
+import types
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _MOST = 16  # processes: one hands out what they do and takes what they give
+_EVERY = 0.2  # seconds, for a progress bar
+
+_progress: Any = None  # a number, `value`, that is one in all processes that work together
 
 
 class Workers:
@@ -27,8 +31,14 @@ class Workers:
 
     def __init__(self, count: int):
         self.count = count
+        if count == 1:
+            self._pool = None
+            self._progress: Any = types.SimpleNamespace(value=0, get_lock=contextlib.nullcontext)
+            _share(self._progress)
+            return
         context = multiprocessing.get_context("spawn")
-        self._pool = concurrent.futures.ProcessPoolExecutor(count, context, _end_with_parent) if count > 1 else None
+        self._progress = context.Value("q", 0)
+        self._pool = concurrent.futures.ProcessPoolExecutor(count, context, _begin, (self._progress,))
 
     def __enter__(self) -> Workers:
         return self
@@ -57,21 +67,56 @@ class Workers:
         except concurrent.futures.process.BrokenProcessPool:
             raise ChildProcessError(f"one of {self.count} processes was killed, perhaps for lack of memory") from None
 
+    @contextlib.contextmanager
+    def progress_bar(self, description: str, total: int) -> Iterator[None]:
+        """Shows how much of `total` bytes the processes say, by `advance`, that they have done."""
+        from tqdm import tqdm
+
+        has_ended = threading.Event()
+        before = self._progress.value
+        with tqdm(desc=description, total=total, unit="B", unit_scale=True, disable=None) as bar:
+
+            def follow() -> None:
+                while not has_ended.wait(_EVERY):
+                    bar.update(self._progress.value - before - bar.n)
+
+            thread = threading.Thread(target=follow, daemon=True)
+            thread.start()
+            try:
+                yield
+            finally:
+                has_ended.set()
+                thread.join()
+                bar.update(self._progress.value - before - bar.n)
+
+
+def advance(amount: int) -> None:
+    """Adds to what the progress bar of this process' `Workers` shows."""
+    if _progress is not None:
+        with _progress.get_lock():
+            _progress.value += amount
+
 
 def available() -> int:
     """Returns how many processes are of use here: one for each core that this one may use."""
     return min(len(os.sched_getaffinity(0)), _MOST)
 
 
-def _end_with_parent() -> None:
+def _begin(progress: Any) -> None:
     """Makes a process end when its parent does, and quietly on Ctrl-C."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def wait() -> None:
+    def end_with_parent() -> None:
         with contextlib.suppress(Exception):
             parent.join()
         os._exit(1)
 
+    _share(progress)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def _share(progress: Any) -> None:
+    global _progress
+    _progress = progress
