@@ -85,7 +85,7 @@ def prepare_text(
 
     Raises:
       CorpusError: with file and line for what cannot be read; then nothing is written.
-      ChildProcessError: a process was killed; likewise.
+      ChildProcessError: a process was killed, or could not start (see `workers.Workers`); likewise.
     """
     _check_settings(rows, shards, drop_duplicates)
     if shards:

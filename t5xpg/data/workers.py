@@ -51,7 +51,7 @@ class Workers:
         """Yields `function` of each item, in order; at most one result more than there are processes is waiting.
 
         Raises:
-          ChildProcessError: a process was killed.
+          ChildProcessError: a process was killed, or could not start.
         """
         if not self._pool:
             yield from map(function, items)
@@ -65,7 +65,8 @@ class Workers:
             while waiting:
                 yield waiting.popleft().result()
         except concurrent.futures.process.BrokenProcessPool:
-            raise ChildProcessError(f"one of {self.count} processes was killed, perhaps for lack of memory") from None
+            found = f"one of {self.count} processes ended before its work was done"
+            raise ChildProcessError(f"{found}: it was killed, perhaps for lack of memory, or could not start") from None
 
     @contextlib.contextmanager
     def progress_bar(self, description: str, total: int) -> Iterator[None]:

@@ -17,6 +17,7 @@ from collections import Counter
 import numpy as np
 import psutil
 import pytest
+import tqdm
 from jsonl_files import COMPRESSORS
 
 from t5xpg.data import corpora, corpus_report, sharding, text_files, text_rows, workers
@@ -60,9 +61,12 @@ def test_spans_have_every_row_once_wherever_they_are_cut(tmp_path, monkeypatch):
         monkeypatch.setattr(text_rows, "_SPANS_WANTED", 10**9)
         shape = text_rows.Shape(kind, "text", False)
         spans = [span for task in text_rows.tasks([str(path)], kind) for span in task]
+        told = []
+        monkeypatch.setattr(text_rows, "advance", told.append)
         rows = [row for span in spans for row in text_rows.rows_of(span, shape)]
         assert [row.text for row in rows] == rows_in(str(path), kind), (path, kind)
         assert len({row.start for row in rows}) == len(rows)
+        assert sum(told) == path.stat().st_size
         assert all(json.loads(row.line) == {"text": row.text} for row in rows)
 
 
@@ -142,8 +146,31 @@ def test_an_error_is_the_first_one_and_ends_the_processes(mixed, tmp_path, three
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_progress_is_told_within_a_file(tmp_path, monkeypatch, name):
+    rng = random.Random(0)
+    content = b"".join(b'{"text": "%d"}\n' % rng.randrange(10**9) for _ in range(50_000))
+    (tmp_path / name).write_bytes(COMPRESSORS[".gz" if name.endswith(".gz") else ""](content))
+    told = []
+    monkeypatch.setattr(text_rows, "advance", told.append)
+    text_files.prepare_text([tmp_path / name], tmp_path / "out")
+    size = (tmp_path / name).stat().st_size
+    assert sum(told) == size and len(told) > 10 and max(told) < size / 2
+
+
+def test_the_bar_shows_what_all_processes_have_done(monkeypatch, capfd):
+    real = tqdm.tqdm.__init__
+    monkeypatch.setattr(
+        tqdm.tqdm, "__init__", lambda bar, **given: real(bar, **{**given, "disable": False, "ncols": 60})
+    )
+    for count in (1, 2):
+        with workers.Workers(count) as processes, processes.progress_bar("reading", 1000):
+            assert list(processes.map(workers.advance, [100] * 10)) == [None] * 10
+    assert capfd.readouterr().err.count("1.00k/1.00k") == 2
+
+
 def test_a_process_that_is_killed_is_said(three_processes):
-    with workers.Workers(2) as processes, pytest.raises(ChildProcessError, match="one of 2 processes was killed"):
+    with workers.Workers(2) as processes, pytest.raises(ChildProcessError, match="one of 2 processes ended.* killed"):
         list(processes.map(signal.raise_signal, [signal.SIGKILL]))
 
 
