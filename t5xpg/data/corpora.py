@@ -22,11 +22,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from t5xpg.base import files, stores
+from t5xpg.data.corpus_report import Tally
 
 WIKITEXT = "Salesforce/wikitext"
 WIKITEXT_CONFIG = "wikitext-103-raw-v1"
 SPLITS = ("train", "validation", "test")
 PROSE_MIN_LENGTH = 101  # characters: WikiText's headings and blank rows, and one-line docstrings, are shorter
+
+_SAMPLED = 16  # of so many rows of a data set one, drawn at random, is looked into for its characters' scripts
 
 
 class CorpusError(ValueError):
@@ -152,11 +155,22 @@ def prepare_hub(
         loaded = _load_from_hub(dataset, config or (WIKITEXT_CONFIG if dataset == WIKITEXT else None))
         for split in wanted:
             _check_split(loaded, dataset, split, text_column)
+        tally = Tally()
         for split, path in wanted.items():
-            texts = _hub_texts(loaded[split], split, text_column, min_length)
+            texts = _tallied(_hub_texts(loaded[split], split, text_column, min_length), split, tally, _SAMPLED)
             kept = write_jsonl(path, ({"text": text} for text in texts))
             report(path, kept, f" (of {len(loaded[split]):,}, those of {min_length} characters or more)")
+        print("\n".join(tally.report()), flush=True)
     return paths
+
+
+def _tallied(texts: Iterable[str], where: str, tally: Tally, sampled: int = 1) -> Iterator[str]:
+    """Yields the texts and counts them; of `sampled` of them one is looked into for its scripts."""
+    draw = random.Random(0).random
+    for text in texts:
+        tally.taken[where] += 1
+        tally.add(text, where, draw() * sampled < 1)
+        yield text
 
 
 def _load_from_hub(dataset: str, config: str | None):
@@ -254,7 +268,14 @@ def prepare_python_docs(
     order = sorted(documents)
     random.Random(seed).shuffle(order)
     held_out = _fill_validation(documents, order, validation_fraction)
-    write_pair(paths, ((document in held_out, json_line(text)) for document in order for text in documents[document]))
+    tally = Tally()
+    rows = (
+        (document in held_out, json_line(text))
+        for document in order
+        for text in _tallied(documents[document], document, tally)
+    )
+    write_pair(paths, rows)
+    print("\n".join(tally.report()), flush=True)
     return paths
 
 

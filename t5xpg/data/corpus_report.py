@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 # Unicode's scripts that are in general use today; it has 170.
 SCRIPTS = (
@@ -14,6 +14,8 @@ SCRIPTS = (
 )
 _NO_SCRIPT = "digits, spaces and signs"
 _OTHER = "other scripts"
+_AT_A_TIME = 256  # rows looked into
+_LONG = 64 * 1024  # characters; rows that are longer do not wait
 _SHARE_SHOWN = 0.0005  # of the characters; less would be 0.0%
 
 
@@ -29,7 +31,8 @@ class Tally:
       repeated: rows taken that repeat another's text; known when all are counted.
       longest: characters of the longest row.
       longest_in: the file that has it; the first of several.
-      sample: {character: count} of the rows that were looked into for their scripts.
+      sample: {character: count} of the rows that were looked into for their scripts, but for those that wait.
+      waiting: rows to look into.
     """
 
     taken: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -40,8 +43,10 @@ class Tally:
     longest: int = 0
     longest_in: str = ""
     sample: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    waiting: list[str] = dataclasses.field(default_factory=list)
 
     def __ior__(self, other: Tally) -> Tally:
+        other.look_into()
         self.taken.update(other.taken)
         self.short.update(other.short)
         self.sample.update(other.sample)
@@ -51,17 +56,36 @@ class Tally:
             self.longest, self.longest_in = other.longest, other.longest_in
         return self
 
-    def look_into(self, texts: Iterable[str]) -> None:
-        """Adds the characters of some rows to the sample."""
+    def add(self, text: str, where: str, looked_into: bool) -> None:
+        """Adds a row's characters.
+
+        Args:
+          text: the row.
+          where: it comes from.
+          looked_into: for the scripts of its characters.
+        """
+        length = len(text)
+        self.characters += length
+        if length > self.longest:
+            self.longest, self.longest_in = length, where
+        if looked_into:
+            self.waiting.append(text)
+            if len(self.waiting) >= _AT_A_TIME or length > _LONG:
+                self.look_into()
+
+    def look_into(self) -> None:
+        """Adds the characters of what waits to the sample."""
         import numpy as np
 
-        codes = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
+        codes = np.frombuffer("".join(self.waiting).encode("utf-32-le"), np.uint32)
         counts = np.bincount(codes)
         seen = np.flatnonzero(counts)
         self.sample.update(dict(zip(map(chr, seen.tolist()), counts[seen].tolist(), strict=True)))
+        self.waiting = []
 
     def report(self) -> Iterator[str]:
         """Yields two lines, about the rows and about their scripts."""
+        self.look_into()
         rows = self.taken.total()
         repeated = f"; {counted(self.repeated, 'row')} repeating another's text" if self.repeated else ""
         blank = f"; {counted(self.blank, 'row')} without text" if self.blank else ""

@@ -26,8 +26,6 @@ from t5xpg.data.working_folder import open_together
 Plan = Mapping[str, Sequence[Path]]  # {split: files}
 Handles = Mapping[str, Sequence[IO[bytes]]]  # the same files, open
 
-_LOOKED_INTO = 1024 * 1024  # characters at a time
-
 
 class Settings(NamedTuple):
     """What a process is told about a corpus."""
@@ -144,36 +142,24 @@ def _read(settings: Settings, task: tuple[int, list[Span]]) -> tuple[Tally, dict
                 if not settings.drop_duplicates:
                     keys.add(b"%b\n" % digest.hex().encode())
     keys.flush()
+    tally.look_into()
     return tally, taken
 
 
 def _watched(span: Span, settings: Settings, tally: Tally) -> Iterator[tuple[Row, bytes]]:
     """Yields a span's rows that are long enough, each with a hash of its text, and adds all to the tally."""
-    beginning, name = f"{settings.seed}:", text_rows.suffix(span.path)
-    sample, size, taken, short = [], 0, 0, 0
+    beginning, kind = f"{settings.seed}:", text_rows.suffix(span.path)
     for row in text_rows.rows_of(span, settings.shape):
         text = row.text
-        length = len(text)
-        if not length or text.isspace():
+        if not text or text.isspace():
             tally.blank += 1
-        if length < settings.min_length:
-            short += 1
+        if len(text) < settings.min_length:
+            tally.short[kind] += 1
             continue
-        taken += 1
-        tally.characters += length
-        if length > tally.longest:
-            tally.longest, tally.longest_in = length, span.path
         digest = hashlib.blake2b((beginning + text).encode(), digest_size=8).digest()
-        if digest[-1] % settings.sampled == 0:
-            sample.append(text)
-            size += length
-            if size > _LOOKED_INTO:
-                tally.look_into(sample)
-                sample, size = [], 0
+        tally.taken[kind] += 1
+        tally.add(text, span.path, digest[-1] % settings.sampled == 0)
         yield row, digest
-    tally.look_into(sample)
-    tally.taken[name] += taken
-    tally.short[name] += short
 
 
 @contextlib.contextmanager

@@ -23,8 +23,8 @@ from t5xpg.data.workers import Workers
 
 MOST_SHARDS = 512  # all are open at a time
 _MEMORY = 16 * 1024 * 1024  # bytes of rows that wait in a process to be written to their buckets
-_BUCKET = 32 * 1024 * 1024  # bytes of rows that are sorted at a time, about
-_DEEPEST = 6  # digits of a bucket. 16⁶ × 32 MiB are more than any disk holds: what is larger there is duplicates
+_BUCKET = 16 * 1024 * 1024  # bytes of rows that are sorted at a time, about
+_DEEPEST = 6  # digits of a bucket. 16⁶ × 16 MiB are more than any disk holds: what is larger there is duplicates
 KEY = 32  # hexadecimal digits
 
 

@@ -17,6 +17,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _MOST = 16  # processes: one hands out what they do and takes what they give
+_STOPPED = -(2**62)
 _EVERY = 0.2  # seconds, for a progress bar
 
 _progress: Any = None  # a number, `value`, that is one in all processes that work together
@@ -43,8 +44,10 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_) -> None:
         if self._pool:
+            if error:
+                self._progress.value = _STOPPED  # what is under way has no use
             self._pool.shutdown(cancel_futures=True)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
@@ -92,9 +95,15 @@ class Workers:
 
 
 def advance(amount: int) -> None:
-    """Adds to what the progress bar of this process' `Workers` shows."""
+    """Adds to what the progress bar of this process' `Workers` shows.
+
+    Raises:
+      CancelledError: another process failed.
+    """
     if _progress is not None:
         with _progress.get_lock():
+            if _progress.value < 0:
+                raise concurrent.futures.CancelledError
             _progress.value += amount
 
 

@@ -90,6 +90,9 @@ def test_wikitext_from_a_hub_then_kept_then_from_the_cache(tmp_path):
             assert path.read_text() == what_the_original_script_writes(ROWS[split])
             assert f"writing {split} split" in first.stderr
         assert re.search(r"data/wikitext_train.jsonl: 3 rows, \d+ bytes", first.stdout)
+        kept = [text for texts in ROWS.values() for text in texts if len(text) > 100]
+        report = f"in all: {len(kept)} rows of {sum(map(len, kept)):,} characters; the longest has {len(PROSE) * 5}, in"
+        assert report in first.stdout
 
         hub.requests.clear()
         written = {path: path.stat().st_mtime_ns for path in paths.values()}
@@ -230,6 +233,8 @@ def test_python_docs_are_pythons_docs(tmp_path):
     for split, path in paths.items():
         assert (tmp_path / f"again_{split}.jsonl").read_bytes() == path.read_bytes()
         assert re.search(rf"again_{split}.jsonl: [\d,]+ rows, [0-2]\.\d\d MB", again.stdout)
+    assert f"in all: {len(rows):,} rows of {sum(map(len, rows)):,} characters; the longest has" in again.stdout
+    assert re.search(r"\ncharacters: Latin 7\d\.\d%.*, digits, spaces and signs 2\d\.\d%\n", again.stdout)
 
 
 def test_python_docs_of_a_small_library(tmp_path, monkeypatch):

@@ -169,6 +169,14 @@ def test_the_bar_shows_what_all_processes_have_done(monkeypatch, capfd):
     assert capfd.readouterr().err.count("1.00k/1.00k") == 2
 
 
+def test_what_is_under_way_ends_when_another_process_has_failed():
+    begun = time.monotonic()
+    long_work = map(workers.advance, range(1, 10**9))  # ten minutes
+    with pytest.raises(TypeError, match="'int' object is not iterable"), workers.Workers(2) as processes:
+        list(processes.map(any, [5, long_work]))
+    assert time.monotonic() - begun < 100
+
+
 def test_a_process_that_is_killed_is_said(three_processes):
     with workers.Workers(2) as processes, pytest.raises(ChildProcessError, match="one of 2 processes ended.* killed"):
         list(processes.map(signal.raise_signal, [signal.SIGKILL]))
