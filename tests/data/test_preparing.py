@@ -166,7 +166,7 @@ def test_the_bar_shows_what_all_processes_have_done(monkeypatch, capfd):
     for count in (1, 2):
         with workers.Workers(count) as processes, processes.progress_bar("reading", 1000):
             assert list(processes.map(workers.advance, [100] * 10)) == [None] * 10
-    assert capfd.readouterr().err.count("1.00k/1.00k") == 2
+    assert len(re.findall(r"reading: 100%[^\r]* 1.00k/1.00k [^\r]*\n", capfd.readouterr().err)) == 2, "at the end"
 
 
 def test_what_is_under_way_ends_when_another_process_has_failed():
