@@ -65,7 +65,7 @@ def precompile(
     before = lowered.compiler_ir(dialect="hlo").as_serialized_hlo_module_proto()
     after = lowered.compile().runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
     assignment = io.BytesIO()
-    np.save(assignment, partitioner.mesh.device_ids)
+    np.lib.format.write_array(assignment, partitioner.mesh.device_ids)
     files.make_folder(model_dir)
     files.write_whole(os.path.join(model_dir, "lowered_hlo_pre_optimization"), before)
     files.write_whole(os.path.join(model_dir, "lowered_hlo_post_optimization"), after)
