@@ -1,7 +1,5 @@
 """The trainer's parts as T5X's users call and override them, on a model whose gradients are known."""
 
-import threading
-
 import clu.metrics
 import clu.values
 import flax.struct
@@ -15,7 +13,7 @@ from flax.linen.partitioning import AxisMetadata
 from jax.sharding import PartitionSpec
 
 from t5x import adafactor, checkpoints, metrics, optimizers, partitioning, train, trainer, utils
-from t5x.embedded import initialization
+from t5x.embedded import initialization, waiting
 from t5x.train_state import FlaxOptimTrainState
 from t5xpg.base import memory, stores
 
@@ -106,14 +104,37 @@ def test_eval_steps_are_compiled_once_for_a_shape():
     assert compiled["b"]["loss"].value == lazily["b"]["loss"].value == 2 * BATCH["x"].sum()
 
 
+def test_what_makes_a_state_is_traced_once_and_compiled_ahead():
+    traced = []
+
+    class Counted(Linear):
+        def get_initial_variables(self, *args, **kwargs):
+            traced.append(1)
+            variables = super().get_initial_variables(*args, **kwargs)
+            noise = jax.random.normal(kwargs["rng"], (2,))
+            return variables | {"params": variables["params"].copy({"kernel": noise})}
+
+    partitioner, rng = partitioning.PjitPartitioner(num_partitions=1), jax.random.PRNGKey(3)
+    make = initialization.TrainStateInitializer(
+        optimizers.sgd(0.5), Counted().get_initial_variables, {"x": (4, 2)}, partitioner
+    )
+    with waiting.meanwhile() as submit:
+        make.compile_ahead(rng, submit)
+        ahead = make.from_scratch(rng)
+    later, other = make.from_scratch(rng), make.from_scratch(jax.random.PRNGKey(4))
+    assert len(traced) == 1
+    noise = np.asarray(jax.random.normal(rng, (2,)))
+    np.testing.assert_array_equal(ahead.params["kernel"], noise)
+    np.testing.assert_array_equal(later.params["kernel"], noise)
+    assert not np.array_equal(other.params["kernel"], noise)
+
+
 def test_a_step_is_compiled_while_its_state_is_made():
     made, initializer = make_trainer()
     state, made.train_state = made.train_state, initializer.global_train_state_shape
-    compile_ahead = made.trace_train(BATCH)
-    worker = threading.Thread(target=compile_ahead)
-    worker.start()
-    worker.join()
-    program = made._compiled_ahead.program
+    with waiting.meanwhile() as submit:
+        made.compile_ahead(BATCH, submit)
+        program = made._compiled_ahead.result().program
     made.train_state = state
     with made:
         made.compile_train(BATCH)
@@ -131,7 +152,8 @@ class Interpreted(partitioning.PjitPartitioner):
 def test_a_partitioner_need_not_compile():
     made, _ = make_trainer(partitioner=Interpreted(num_partitions=1))
     with made:
-        made.trace_train(BATCH)()
+        with waiting.meanwhile() as submit:
+            made.compile_ahead(BATCH, submit)
         made.compile_train(BATCH)
         made.compile_eval({"a": BATCH})
         assert made.train(iter([BATCH]), 1).result()["loss"].value == BATCH["x"].sum()

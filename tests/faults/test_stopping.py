@@ -262,20 +262,22 @@ def test_what_takes_long_is_given_up_at_a_signal(noted):
 
 
 def test_what_is_done_meanwhile_is_waited_for_and_its_error_passes(noted):
-    with waiting.meanwhile(lambda: noted.append(1)):
-        pass
-    assert noted == [1]
-    with pytest.raises(KeyError, match="its own"), waiting.meanwhile(lambda: {}["its own"]):
-        pass
+    with waiting.meanwhile() as submit:
+        first, second = submit(lambda: noted.append(1)), submit(lambda: 2)
+    assert noted == [1] and first.done() and second.result() == 2
+    with pytest.raises(KeyError, match="its own"), waiting.meanwhile() as submit:
+        submit(lambda: {}["its own"])
 
 
 @pytest.mark.parametrize(("error", "code"), [(ValueError("no"), 1), (signals.Stopped(143), 143)])
 def test_what_fails_does_not_wait_for_what_is_done_meanwhile(monkeypatch, error, code):
     left, never = [], threading.Event()
     monkeypatch.setattr(signals, "leave_behind", lambda code, future: left.append((code, future.done())))
-    with pytest.raises(type(error)), waiting.meanwhile(never.wait):
+    with pytest.raises(type(error)), waiting.meanwhile() as submit:
+        submit(never.wait)
+        submit(never.wait)
         raise error
-    assert left == [(code, False)]
+    assert left == [(code, False)] * 2
     never.set()
 
 

@@ -41,7 +41,7 @@ from t5x.embedded.contract import refuse_missing
 from t5x.embedded.initialization import TrainStateInitializer
 from t5x.embedded.periods import Schedule, manual_gc
 from t5x.embedded.resuming import Restorer
-from t5xpg.base import memory, run_settings, stores
+from t5xpg.base import garbage, memory, run_settings, stores
 
 refuse_missing(globals(), "train")
 
@@ -119,7 +119,8 @@ def train(
     """
     model_dir = stores.plain(model_dir)
     run_settings.check_training(locals())
-    with folder_lock.lock_folder(model_dir) as lock:
+    with contextlib.ExitStack() as start, folder_lock.lock_folder(model_dir) as lock, waiting.meanwhile() as submit:
+        start.enter_context(garbage.not_collecting())
         changes = run_changes.review(model_dir, allow_changes)
         started, (init_rng, trainer_rng) = time.time(), make_rngs(random_seed, use_hardware_rng)
         if verify_matching_vocabs_fn and isinstance(model, models.BaseTransformerModel):
@@ -135,6 +136,10 @@ def train(
             ),
         )
         train_iter = data.make_iterator(data.get_dataset(*shard))
+        initializer = make_initializer(train_state_initializer_cls, model, layout, train_iter, partitioner)
+        describe_run(model_dir, initializer, partitioner, train_dataset_cfg)
+        restorer = Restorer(initializer, partitioner, checkpoint_cfg, model_dir, train_iter, init_rng)
+        restorer.compile_ahead(submit)
         eval_datasets = {}
         if train_eval_dataset_cfg:
             eval_datasets = train_eval_get_dataset_fn(train_eval_dataset_cfg, *shard, eval_steps, converter_cls)
@@ -142,14 +147,12 @@ def train(
             infer_eval_dataset_cfg, inference_evaluator_cls, model, partitioner, model_dir, verify_matching_vocabs_fn
         )
         closing = contextlib.closing(evaluator) if evaluator else contextlib.nullcontext()
-        initializer = make_initializer(train_state_initializer_cls, model, layout, train_iter, partitioner)
-        describe_run(model_dir, initializer, partitioner, train_dataset_cfg)
         shapes, axes = initializer.global_train_state_shape, initializer.train_state_axes
         made_of = dict(model=model, partitioner=partitioner, summary_dir=model_dir, rng=trainer_rng)
         made_of |= dict(train_state=shapes, train_state_axes=axes, eval_names=eval_datasets.keys())
-        make_trainer = functools.cache(functools.partial(trainer_cls, **made_of))
-        begin = functools.partial(begin_new_run, make_trainer, train_iter, checkpoint_cfg.save)
-        restorer = Restorer(initializer, partitioner, checkpoint_cfg, model_dir, train_iter, init_rng, begin)
+        trainer = trainer_cls(**made_of)
+        if restorer.is_new():
+            begin_new_run(trainer, train_iter, checkpoint_cfg.save, submit)
         state, checkpoint, began = restorer.initialize()
         step = int(state.step)
         total_steps = began + relative_steps if relative_steps else total_steps
@@ -159,7 +162,6 @@ def train(
         train_iter = data.go_to(train_iter, step, checkpoint, began, changes, restorer.restores_data())
         eval_period = eval_period if eval_datasets or evaluator else 0
         schedule = make_schedule(step, total_steps, checkpoint_cfg.save, eval_period, stats_period, gc_period)
-        trainer = make_trainer()
         trainer.train_state = state
         del state  # the trainer's steps reuse its memory
         with trainer, make_manager(checkpoint_cfg.save, model_dir, train_iter, initializer, partitioner) as manager:
@@ -173,6 +175,7 @@ def train(
             with closing, peers.reporting():
                 if evaluator:
                     run.decode_with(evaluator, axes, concurrent_metrics)
+                start.close()
                 return run.run(step, run_eval_before_training)
 
 
@@ -357,8 +360,8 @@ def make_rngs(random_seed: int | None, use_hardware_rng: bool) -> tuple[jax.Arra
     if random_seed is None:
         random_seed = int(multihost_utils.broadcast_one_to_all(np.int32(time.time())))
         logging.info("RANDOM_SEED is None; using %d", random_seed)
-    init_rng, trainer_rng = jax.random.split(jax.random.PRNGKey(random_seed))
-    return init_rng, trainer_rng
+    # One program instead of one for each of its functions.
+    return jax.jit(lambda: tuple(jax.random.split(jax.random.PRNGKey(random_seed))))()
 
 
 def make_initializer(
@@ -374,11 +377,11 @@ def make_initializer(
     )
 
 
-def begin_new_run(make_trainer: Callable, train_iter, save_cfg: SaveCheckpointConfig | None) -> Callable[[], None]:
-    """Begins to read the data and traces the step; returns what compiles it, while the state is made."""
+def begin_new_run(trainer, train_iter, save_cfg: SaveCheckpointConfig | None, submit: Callable) -> None:
+    """Begins to read the data and to compile the step."""
     if not (save_cfg and save_cfg.save_dataset):  # its position at step 0 is not saved yet
         train_iter.start()
-    return make_trainer().trace_train(train_iter.zeros())
+    trainer.compile_ahead(train_iter.zeros(), submit)
 
 
 def make_schedule(first_step, total_steps, save_cfg, eval_period, stats_period, gc_period) -> Schedule:

@@ -99,7 +99,7 @@ class BaseTrainer(abc.ABC):
         self._base_rng = rng
         self._trainer_init_time = _time()
         self._compiled_train_step: PartitionedTrainCallable | None = None
-        self._compiled_ahead: compiling.Compilation | None = None
+        self._compiled_ahead: Future[compiling.Compilation] | None = None
         self._compiled_eval_steps: dict[str, PartitionedEvalCallable] = {}
         self._compiled_eval_step_cache: dict[Any, PartitionedEvalCallable] = {}
         self.train_state = train_state
@@ -164,21 +164,15 @@ class BaseTrainer(abc.ABC):
         metrics["timing/uptime"] = last_value(jnp.float32(_time() - self._trainer_init_time))
         return self.train_metrics_manager.write_metrics_summary(metrics, step, step - first)
 
-    def trace_train(self, batch: BatchType) -> Callable[[], None]:
-        """Returns a function that compiles the train step for `compile_train`, and may do so in another thread.
+    def compile_ahead(self, batch: BatchType, submit: Callable[[Callable], Future]) -> None:
+        """Begins to compile the train step for `compile_train`; `submit` makes a call in another thread.
 
-        The embedded engine's own. Traced it is at once: of two programs traced at the same time, some functions could
-        get other names, and JAX's cache of compiled programs another key.
+        The embedded engine's own. Traced it is at once, as what `TrainStateInitializer.compile_ahead` compiles.
         """
         step, compiles = self._partitioned_train_step, type(self._partitioner).compile
-        if compiles is not partitioning.BasePjitPartitioner.compile or not hasattr(step, "lower"):
-            return lambda: None  # compile_train knows what to do
-        lowered = step.lower(*compiling.shapes((self.train_state, batch)))
-
-        def compile_ahead() -> None:
-            self._compiled_ahead = compiling.timed(lowered.compile)
-
-        return compile_ahead
+        if compiles is partitioning.BasePjitPartitioner.compile and hasattr(step, "lower"):
+            lowered = step.lower(*compiling.shapes((self.train_state, batch)))
+            self._compiled_ahead = submit(lambda: compiling.timed(lowered.compile))
 
     def compile_train(self, batch: BatchType) -> None:
         """Compiles the train step for batches of this shape ahead of the first one.
@@ -187,7 +181,10 @@ class BaseTrainer(abc.ABC):
           ValueError: the step cannot fit in the devices' memory.
         """
         step, arguments = self._partitioned_train_step, compiling.shapes((self.train_state, batch))
-        done = self._compiled_ahead or compiling.timed(lambda: self._partitioner.compile(step, *arguments))
+        if self._compiled_ahead:
+            done = self._compiled_ahead.result()
+        else:
+            done = compiling.timed(lambda: self._partitioner.compile(step, *arguments))
         self._compiled_train_step, self._compiled_ahead = done.program, None
         if isinstance(done.program, jax.stages.Compiled):  # a partitioner may have no way to compile
             memory.check_step(done.program, self._partitioner.mesh)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import cached_property
 from typing import Any
 
@@ -45,17 +46,28 @@ class TrainStateInitializer:
                 return InferenceState.create(variables)
             return FlaxOptimTrainState.create(optimizer_def, variables)
 
-        self._initialize = initialize
         self._partitioner = partitioner
-        self.global_train_state_shape = jax.eval_shape(initialize, jax.random.PRNGKey(0))
+        self._compiled: Future | None = None
+        initialize = jax.jit(initialize)  # so that it is traced once, here
+        rng = jax.eval_shape(jax.random.PRNGKey, 0)
+        self.global_train_state_shape = jax.eval_shape(partitioner.partition(initialize, None, None), rng)
         self.train_state_axes = partitioner.get_mesh_axes(self.global_train_state_shape)
+        self._from_scratch = partitioner.partition(initialize, None, self.train_state_axes)
+
+    def compile_ahead(self, init_rng: jax.Array, submit: Callable[[Callable], Future]) -> None:
+        """Begins to compile what `from_scratch` runs; `submit` makes a call in another thread.
+
+        The embedded engine's own. It is traced at once: of two programs traced at the same time, some functions could
+        get other names, and JAX's cache of compiled programs another key.
+        """
+        if hasattr(self._from_scratch, "lower"):  # a partitioner may have no way to compile
+            self._compiled = submit(self._from_scratch.lower(init_rng).compile)
 
     def from_scratch(self, init_rng: jax.Array):
         """Initializes each array where it will live."""
-        fn = self._partitioner.partition(
-            self._initialize, in_axis_resources=None, out_axis_resources=self.train_state_axes
-        )
-        return fn(init_rng)
+        compiled, self._compiled = self._compiled, None  # a run needs it once
+        initialize = compiled.result() if compiled else self._from_scratch
+        return initialize(init_rng)
 
     def from_checkpoints(
         self, restore_cfgs: Sequence[RestoreCheckpointConfig], ds_iter=None, init_rng: jax.Array | None = None

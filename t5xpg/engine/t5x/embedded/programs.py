@@ -14,7 +14,7 @@ from absl import app, flags, logging
 
 from t5x import gin_utils
 from t5x.embedded import console, peers, signals
-from t5xpg.base import clusters, private, stores
+from t5xpg.base import clusters, garbage, private, stores
 
 FLAGS = flags.FLAGS
 JOINING = 300  # seconds that processes wait for each other, if no flag says it; JAX's number
@@ -83,7 +83,8 @@ def run(program: Callable, output_dir_macro: str = "MODEL_DIR", overriding_flags
         set_up_data()
         configured = gin.configurable(program)
         engine_parent = str(Path(__file__).parents[2])
-        gin_utils.parse_gin_flags([*FLAGS.gin_search_paths, engine_parent], FLAGS.gin_file, FLAGS.gin_bindings)
+        with garbage.importing():  # what the files name
+            gin_utils.parse_gin_flags([*FLAGS.gin_search_paths, engine_parent], FLAGS.gin_file, FLAGS.gin_bindings)
         output_dir = stores.plain(gin.query_parameter(f"%{output_dir_macro}"))
         stores.check_writable(output_dir, output_dir_macro)
         with console.log_to_file(os.path.join(output_dir, f"{program.__name__}.log")):

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from t5x import checkpoints
-from t5x.embedded import console, data_position, initialization, waiting
+from t5x.embedded import console, data_position, initialization
 from t5x.embedded.checkpoint_configs import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
 from t5x.embedded.checkpoint_paths import agreed_steps, step_of
 from t5x.embedded.initialization import TrainStateInitializer
@@ -19,8 +19,6 @@ from t5x.embedded.initialization import TrainStateInitializer
 @dataclasses.dataclass(frozen=True)
 class Restorer:
     """Finds the state to start from.
-
-    Before a new state is made `begin_new_run` is called, and meanwhile, in a thread, what it returns.
 
     Raises:
       ValueError: the data is to go on from another run's place, and this run, interrupted, could not find that again.
@@ -32,7 +30,6 @@ class Restorer:
     model_dir: str
     train_iter: Any
     init_rng: jax.Array
-    begin_new_run: Callable[[], Callable[[], None]] = lambda: lambda: None
 
     def __post_init__(self):
         save, restore = self.checkpoint_cfg.save, self.checkpoint_cfg.restore
@@ -42,13 +39,28 @@ class Restorer:
                 "would lose if interrupted; bind utils.SaveCheckpointConfig.save_dataset = True too."
             )
 
+    @functools.cached_property
+    def _steps(self) -> list[int]:
+        return agreed_steps(self.model_dir)
+
+    def is_new(self) -> bool:
+        """Whether the run starts from nothing."""
+        cfg = self.checkpoint_cfg.restore
+        return not self._steps and not (cfg and cfg.path)
+
+    def compile_ahead(self, submit: Callable) -> None:
+        """Begins to compile what makes a new run's state; see TrainStateInitializer."""
+        makes = type(self.initializer).from_scratch  # a subclass of a user's may make it in another way
+        if self.is_new() and makes is TrainStateInitializer.from_scratch:
+            self.initializer.compile_ahead(self.init_rng, submit)
+
     def initialize(self) -> tuple[Any, str | None, int]:
         """Returns (train state, the checkpoint of this run that it goes on from or None, the run's first step).
 
         The state is the latest in model_dir, else that of the checkpoint asked for, else a new one.
         """
         cfg, model_dir = self.checkpoint_cfg.restore, self.model_dir
-        if steps := agreed_steps(model_dir):
+        if steps := self._steps:
             if cfg and cfg.path:
                 console.say(f"Note: {model_dir} holds a run already; {cfg.path} is not read again.")
             state, path = self._latest(steps)
@@ -59,8 +71,7 @@ class Restorer:
             console.say(f"Starting from step {int(state.step):,} of {path}")
             return state, None, int(state.step)
         console.say("Starting from scratch")
-        with waiting.meanwhile(self.begin_new_run()):
-            return self.initializer.from_scratch(self.init_rng), None, 0
+        return self.initializer.from_scratch(self.init_rng), None, 0
 
     def initial_checkpoint(self) -> str | None:
         """Returns the checkpoint that a new run starts from, where one is asked for."""

@@ -76,17 +76,25 @@ def run(call: Callable[[], Any], what: str | None = None) -> Any:
 
 
 @contextlib.contextmanager
-def meanwhile(call: Callable[[], Any]) -> Iterator[None]:
-    """Makes call() in a thread while the block runs, then waits for it and raises what it raised.
+def meanwhile() -> Iterator[Callable[[Callable[[], Any]], Future]]:
+    """Yields a function that makes a call in a thread of its own, and returns its future, while the block runs.
 
-    Where the block fails, or a signal ends the wait, the program ends without waiting.
+    In the end all calls are waited for, and what they raised is raised. Where the block fails, or a signal ends the
+    wait, the program ends without waiting.
     """
-    future = Worker().submit(call)
+    futures: list[Future] = []
+
+    def submit(call: Callable[[], Any]) -> Future:
+        futures.append(Worker().submit(call))
+        return futures[-1]
+
     try:
-        yield
-        future.result()
+        yield submit
+        for future in futures:
+            future.result()
     except BaseException as error:
-        signals.leave_behind(error.code if isinstance(error, signals.Stopped) else 1, future)
+        for future in futures:
+            signals.leave_behind(error.code if isinstance(error, signals.Stopped) else 1, future)
         raise
 
 
