@@ -1,4 +1,4 @@
-"""From the command to the end of its first training step: `t5xpg train` on the embedded engine and on T5X.
+"""From the command to the end of its first training step: `t5xpg train`, and T5X's own `python -m t5x.train`.
 
     [PYTHONPATH=path/to/t5x:…] python benchmarks/start.py configs/wikitext_byt5_tiny.gin [NAME=VALUE …] [--runs 3]
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import runpy
 import statistics
 import subprocess
 import sys
@@ -34,7 +35,8 @@ def first_step(engine: str, recipe: str, bindings: list[str], kept: str | None) 
     else:
         variables["XDG_CACHE_HOME" if engine == "embedded" else "JAX_COMPILATION_CACHE_DIR"] = kept
     with tempfile.TemporaryDirectory() as model_dir:
-        command = [sys.executable, sys.argv[0], CHILD, str(time.time()), recipe, f"MODEL_DIR={model_dir}", *bindings]
+        arguments = [recipe, f"MODEL_DIR={model_dir}", *bindings]
+        command = [sys.executable, sys.argv[0], CHILD, engine, str(time.time()), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=variables)
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
@@ -43,8 +45,16 @@ def first_step(engine: str, recipe: str, bindings: list[str], kept: str | None) 
     return json.loads(lines[-1])
 
 
-def child(started: float, arguments: list[str]) -> None:
-    """Is `t5xpg train`, up to its first step."""
+def child(engine: str, started: float, arguments: list[str]) -> None:
+    """Is the command, up to its first step."""
+    if engine == "t5x":
+        from t5xpg import name_value, recipes
+
+        flags = name_value.program_flags(arguments, recipes.recipes_root())
+        end_after_first_step(started)
+        sys.argv = ["train", *flags]
+        runpy.run_module("t5x.train", run_name="__main__", alter_sys=True)
+        return
     from t5xpg.cli import starting
     from t5xpg.cli.main import main
 
@@ -52,22 +62,27 @@ def child(started: float, arguments: list[str]) -> None:
 
     def load_and_end_after_first_step() -> None:
         load()
-        import jax
-
-        from t5x import trainer
-
-        train = trainer.Trainer.train
-
-        def train_once(self, batch_iter, _num_steps, *args, **kwargs):
-            train(self, batch_iter, 1, *args, **kwargs)
-            jax.block_until_ready(self.train_state.params)
-            print(json.dumps({"seconds": time.time() - started, "cpu": time.process_time()}), flush=True)
-            os._exit(0)
-
-        trainer.Trainer.train = train_once
+        end_after_first_step(started)
 
     starting.load = load_and_end_after_first_step
     sys.exit(main(["train", *arguments]))
+
+
+def end_after_first_step(started: float) -> None:
+    """Makes the trainer print how long its first step took since `started`, and end there."""
+    import jax
+
+    from t5x import trainer
+
+    train = trainer.Trainer.train
+
+    def train_once(self, batch_iter, _num_steps, *args, **kwargs):
+        train(self, batch_iter, 1, *args, **kwargs)
+        jax.block_until_ready(self.train_state.params)
+        print(json.dumps({"seconds": time.time() - started, "cpu": time.process_time()}), flush=True)
+        os._exit(0)
+
+    trainer.Trainer.train = train_once
 
 
 def main() -> None:
@@ -105,4 +120,4 @@ def cell(seconds: float, base: float) -> str:
 
 
 if __name__ == "__main__":
-    child(float(sys.argv[2]), sys.argv[3:]) if CHILD in sys.argv else main()
+    child(sys.argv[2], float(sys.argv[3]), sys.argv[4:]) if CHILD in sys.argv else main()
