@@ -31,6 +31,7 @@ from flax.core import freeze
 from t5x import models
 from t5x.examples.t5 import layers, network
 from t5xpg.base import private
+from t5xpg.batchwise.packing import CONVERTERS
 from t5xpg.roberta import visible
 
 Batch = Mapping[str, jax.Array]
@@ -77,6 +78,20 @@ class MaskedLMFeatureConverter(seqio.FeatureConverter):
             raise ValueError(f"inputs, targets and selected stand side by side and need one length; found {lengths}.")
         features = [*self.MODEL_FEATURES, *(self.PACKING_FEATURE_DTYPES if self.pack else ())]
         return dict.fromkeys(features, lengths["inputs"])
+
+
+def convert_rows(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """MaskedLMFeatureConverter's conversion of many rows, {feature: int32 [rows, length]}."""
+    made = {
+        "encoder_input_tokens": rows["inputs"],
+        "decoder_target_tokens": rows["targets"],
+        "decoder_loss_weights": (rows["selected"] == SELECTED).astype(np.int32),
+    }
+    packed = [name for name in ("segment_ids", "positions") if f"inputs_{name}" in rows]
+    return made | {f"encoder_{name}": rows[f"inputs_{name}"] for name in packed}
+
+
+CONVERTERS[MaskedLMFeatureConverter, frozenset(MaskedLMFeatureConverter.TASK_FEATURES)] = convert_rows
 
 
 @flax.struct.dataclass

@@ -50,7 +50,7 @@ from t5.evaluation import metrics
 
 from t5xpg import objectives, vocabularies
 from t5xpg.data import finding, jsonl, sources
-from t5xpg.data.jsonl_task import JsonlTask
+from t5xpg.data.jsonl_task import JsonlMixture, JsonlTask
 
 MetricFn = Callable[[list, list], Mapping[str, float]]  # (targets, predictions)
 MixtureRate = float | Callable[[seqio.Task], float]
@@ -191,7 +191,7 @@ def _register(
         source,
         task_cls=JsonlTask,
         objective=objective,
-        preprocessors=objectives.preprocessors(objective, cacheable),
+        cacheable=cacheable,
         output_features=objectives.output_features(objective, vocabulary),
         arguments={
             "source": repr(source),
@@ -267,7 +267,7 @@ def mixture(name: str, tasks: Mapping[str, MixtureRate] | Sequence[tuple[str, Mi
         return name
     _check_name(name)
     _check_alike(name, [task for part in rates for task in _tasks(part)])
-    MixtureRegistry.add(name, list(rates.items()))
+    MixtureRegistry.add(name, list(rates.items()), mixture_cls=JsonlMixture)
     return name
 
 

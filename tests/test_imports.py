@@ -16,6 +16,7 @@ ROOMS = {
     "objectives/": {"t5x"},
     "vocabularies/": {"t5x"},
     "data/": {"t5x"},
+    "batchwise/": {"t5x"},
     **{f"{name}.py": {"t5x"} for name in ("tasks", "qa", "roberta", "schedules", "trust")},
     # T5X, whichever answers: of it only what both have.
     **{name: {"t5x.embedded"} for name in ("inspection/", "hf/", "mlm.py", "model.py", "recipes.py", "name_value.py")},

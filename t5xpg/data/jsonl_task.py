@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import seqio
 import tensorflow as tf
 
+from t5xpg import objectives
 from t5xpg.base import files
 from t5xpg.base.notices import notice
 from t5xpg.data import remarks, stored_cache
@@ -29,14 +30,14 @@ class JsonlTask(seqio.Task):
     no more than these are counted, and files of more than `JsonlDataSource.MOST_BYTES_IN_MEMORY` are not kept.
 
     Attributes:
-      objective: of its preprocessors.
+      objective: of its preprocessors, which are `objectives.preprocessors(objective, cacheable)`.
     """
 
     source: JsonlDataSource
     _cache_dir: str | None  # SeqIO's, found when it is first asked for
 
-    def __init__(self, name: str, *, objective: Objective, **parts):
-        super().__init__(name, **parts)
+    def __init__(self, name: str, *, objective: Objective, cacheable: bool = False, **parts):
+        super().__init__(name, **{**parts, "preprocessors": objectives.preprocessors(objective, cacheable)})
         self.objective = objective
 
     def get_dataset(
@@ -53,11 +54,9 @@ class JsonlTask(seqio.Task):
     ) -> tf.data.Dataset:
         """As SeqIO's. Endless data is for training: then `remarks` are said, by the first host."""
         if not (use_cached and self.supports_caching):
-            hosts = shard_info.num_shards if shard_info else 1
-            try_in_mem_cache = try_in_mem_cache and self.source.fits_in_memory(split, MOST_ROWS_IN_MEMORY * hosts)
-            if num_epochs is None and (shard_info is None or shard_info.index == 0):
-                for remark in self.remarks(split, shuffle, WINDOWS_AT_START):
-                    notice(remark)
+            try_in_mem_cache = try_in_mem_cache and self.keeps_rows(split, shard_info)
+            if num_epochs is None:
+                self.say_remarks(split, shuffle, shard_info)
         return without_autograph(super().get_dataset)(
             sequence_length,
             split,
@@ -68,6 +67,21 @@ class JsonlTask(seqio.Task):
             try_in_mem_cache=try_in_mem_cache,
             **settings,
         )
+
+    def batches(self, *arguments) -> tf.data.Dataset | None:
+        """Returns batches made in arrays, where all that is asked for is known; see `batchwise.reading.batches`."""
+        from t5xpg.batchwise import reading  # late: it knows this class
+
+        return reading.batches(self, *arguments)
+
+    def seed_after_cache(self, seed: int) -> int:
+        """Returns the seed of the preprocessors that follow a cache; SeqIO leaves out those of the ones before."""
+        return seed + 42 * self._cache_step_idx if self.supports_caching else seed
+
+    def keeps_rows(self, split: str, shard_info: seqio.ShardInfo | None) -> bool:
+        """Whether a host keeps the rows in memory."""
+        hosts = shard_info.num_shards if shard_info else 1
+        return self.source.fits_in_memory(split, MOST_ROWS_IN_MEMORY * hosts)
 
     @property
     def cache_dir(self) -> str | None:
@@ -89,6 +103,12 @@ class JsonlTask(seqio.Task):
         if not stored_cache.is_needed(folder):
             return super()._get_cached_source(split, file_shuffle_buffer_size)
         return stored_cache.StoredCache(folder, split, file_shuffle_buffer_size)
+
+    def say_remarks(self, split: str, shuffle: bool, shard_info: seqio.ShardInfo | None) -> None:
+        """Says the remarks on training data, once: by the first host."""
+        if shard_info is None or shard_info.index == 0:
+            for remark in self.remarks(split, shuffle, WINDOWS_AT_START):
+                notice(remark)
 
     def remarks(self, split: str, shuffle: bool, windows: int) -> list[str]:
         """Returns what a user should know about a split, a line each; `windows` of its files are looked at."""
@@ -123,3 +143,13 @@ class JsonlTask(seqio.Task):
         looked_at = "" if found.all_rows else " that were looked at"
         rows = f"{found.beyond:,} of {found.looked_at:,} rows{looked_at}"
         return f"{rows} have more than {CHUNK:,} tokens, up to {found.longest:,}: {fate}"
+
+
+class JsonlMixture(seqio.Mixture):
+    """A mixture whose tasks may be JsonlTasks."""
+
+    def batches(self, *arguments) -> tf.data.Dataset | None:
+        """As `JsonlTask.batches`."""
+        from t5xpg.batchwise import reading
+
+        return reading.batches(self, *arguments)

@@ -24,7 +24,7 @@ from t5xpg.data.jsonl import UNBOUNDED, Columns, Piece
 from t5xpg.data.kept import Kept
 from t5xpg.data.tf_functions import numpy_function
 
-_INTERLEAVED_PIECES, _INTERLEAVED_ROWS = 16, 16  # pieces open at once, rows taken from each
+INTERLEAVED_PIECES, INTERLEAVED_ROWS = 16, 16  # pieces open at once, rows taken from each
 _PIECES_AHEAD = 4  # fetched from a store before it is their turn, where they are read one after the other
 
 _Window = list[np.ndarray]  # per column, [rows]
@@ -127,6 +127,10 @@ class JsonlDataSource(seqio.FunctionDataSource):
         **unused_by_sources,
     ) -> tf.data.Dataset:
         """Returns the rows of one shard, or all of them without shard_info, once."""
+        return _dataset(self.pieces(split, shard_info), self.columns, shuffle, seed)
+
+    def pieces(self, split: str, shard_info: seqio.ShardInfo | None = None) -> list[Piece]:
+        """Returns what one shard reads, in the files' order; raises as `get_dataset`."""
         index, shards = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
         paths = self.find_files(split)
         pieces = jsonl.cut(paths)
@@ -137,14 +141,14 @@ class JsonlDataSource(seqio.FunctionDataSource):
         if not any(next(jsonl.windows(piece, self.columns), None) for piece in pieces):
             found = f"split {split!r}, shard {index} of {shards}: no rows begin in its share"
             raise jsonl.JsonlError(f"{found} of {paths[:3]}. Prepare them again, or use fewer shards")
-        return _dataset(pieces, self.columns, shuffle, seed)
+        return pieces
 
     def _all_rows(self, split: str, shuffle_files: bool, seed: int | None = None) -> tf.data.Dataset:
         """The function that a FunctionDataSource needs; `get_dataset` divides it among hosts."""
         return self.get_dataset(split, shuffle_files, seed)
 
 
-class _WindowReader:
+class WindowReader:
     """Called by tf.data for window `number` of piece `index`: per column an array, [rows].
 
     A pure function of its arguments. The streams it keeps, each open at its next window, only save reading a
@@ -154,8 +158,8 @@ class _WindowReader:
 
     def __init__(self, pieces: Sequence[Piece], columns: Columns, shuffle: bool):
         self._pieces, self.columns, self._shuffle = pieces, columns, shuffle
-        self._streams: Kept[tuple[int, int], _Windows] = Kept(2 * _INTERLEAVED_PIECES)
-        self._ahead: Kept[int, concurrent.futures.Future[tuple[_Window, _Windows]]] = Kept(2 * _INTERLEAVED_PIECES)
+        self._streams: Kept[tuple[int, int], _Windows] = Kept(2 * INTERLEAVED_PIECES)
+        self._ahead: Kept[int, concurrent.futures.Future[tuple[_Window, _Windows]]] = Kept(2 * INTERLEAVED_PIECES)
         self._places = functools.lru_cache(2)(self._places_by)
 
     def __call__(self, index: np.int64, number: np.int64, salt: np.int64) -> _Window:
@@ -166,6 +170,10 @@ class _WindowReader:
             return window
         order = np.random.default_rng([salt, index, number]).permutation(len(window[0]))
         return [column[order] for column in window]
+
+    def windows(self, index: int) -> int:
+        """Returns how many windows a piece has, at most."""
+        return UNBOUNDED if self._pieces[index].is_stream else 1
 
     def order(self, salt: int) -> np.ndarray:
         """Returns the epoch's order of the pieces, [pieces]."""
@@ -180,7 +188,7 @@ class _WindowReader:
     def _read_ahead(self, index: int, salt: int) -> None:
         """Begins to fetch the pieces whose turn comes after this one's."""
         order, places = self._places(salt)
-        count = _INTERLEAVED_PIECES if self._shuffle else _PIECES_AHEAD
+        count = INTERLEAVED_PIECES if self._shuffle else _PIECES_AHEAD
         for following in map(int, order[places[index] + 1 : places[index] + 1 + count]):
             if following not in self._ahead and self._pieces[following].is_remote:
                 self._ahead.put(following, in_background(self._read, following, 0))
@@ -201,9 +209,9 @@ class _WindowReader:
 
 
 def _dataset(pieces: Sequence[Piece], columns: Columns, shuffle: bool, seed: int | None) -> tf.data.Dataset:
-    reader = _WindowReader(pieces, columns, shuffle)
+    reader = WindowReader(pieces, columns, shuffle)
     first = next(iter(columns))
-    windows = tf.constant([UNBOUNDED if piece.is_stream else 1 for piece in pieces], tf.int64)
+    windows = tf.constant([reader.windows(index) for index in range(len(pieces))], tf.int64)
 
     def piece_rows(index: tf.Tensor, salt: tf.Tensor) -> tf.data.Dataset:
         def read(number: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -218,7 +226,7 @@ def _dataset(pieces: Sequence[Piece], columns: Columns, shuffle: bool, seed: int
     def epoch(salt: tf.Tensor) -> tf.data.Dataset:
         order = numpy_function(reader.order, [salt], tf.int64)
         order = tf.data.Dataset.from_tensor_slices(tf.ensure_shape(order, [len(pieces)]))
-        return order.interleave(lambda i: piece_rows(i, salt), _INTERLEAVED_PIECES, _INTERLEAVED_ROWS)
+        return order.interleave(lambda i: piece_rows(i, salt), INTERLEAVED_PIECES, INTERLEAVED_ROWS)
 
     if not shuffle:
         return tf.data.Dataset.range(len(pieces)).flat_map(lambda i: piece_rows(i, np.int64(0)))

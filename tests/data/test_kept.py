@@ -57,7 +57,7 @@ def test_what_was_read_ahead_outlasts_what_iterators_left_behind(monkeypatch):
     monkeypatch.setattr(sources, "in_background", lambda *call: futures.append(in_background(*call)) or futures[-1])
     paths = [f"gs://bucket/{number}.jsonl.gz" for number in range(5)] + [f"{number}.jsonl.gz" for number in range(40)]
     pieces = [jsonl.Piece(path, 0, jsonl.UNBOUNDED, Status(1, "")) for path in paths]
-    reader = sources._WindowReader(pieces, {"text": "text"}, shuffle=False)
+    reader = sources.WindowReader(pieces, {"text": "text"}, shuffle=False)
     reader(np.int64(0), np.int64(0), np.int64(0))
     assert len([future.result(60) for future in futures]) == 4
     for abandoned in range(5, 45):

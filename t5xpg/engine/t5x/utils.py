@@ -129,6 +129,12 @@ def get_dataset_inner(
 ) -> tf.data.Dataset:
     """Returns get_dataset's batches; the seed, which all processes must share, is given."""
     logging.info("Reading %s, split %s, with seed %s", cfg.mixture_or_task_name, cfg.split, seed)
+    provider = cfg.mixture_or_task_name
+    provider = seqio.get_mixture_or_task(provider) if isinstance(provider, str) else provider
+    if make_batches := getattr(provider, "batches", None):
+        batches = make_batches(cfg, shard_info, feature_converter_cls, seed, num_epochs)
+        if batches is not None:
+            return batches
     return seqio.get_dataset(
         mixture_or_task_name=cfg.mixture_or_task_name,
         task_feature_lengths=cfg.task_feature_lengths,

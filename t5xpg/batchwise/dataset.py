@@ -1,0 +1,132 @@
+"""A task's batches for training, made in arrays, as a tf.data.Dataset; or why they cannot be.
+
+The dataset scans: its state is the place in the data as bytes, from which Python makes the next batches and the next
+place. So TensorFlow saves and restores its iterators, and any part of it is a pure function. Python keeps what it has
+made a place of, so that the next call needs not begin with bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from t5xpg import objectives
+from t5xpg.batchwise import examples, packing, stages, tokens
+from t5xpg.batchwise.rows import Rows, Texts
+from t5xpg.batchwise.stages import Block, Place, Stage
+from t5xpg.data.jsonl_task import JsonlTask
+from t5xpg.data.kept import Kept
+from t5xpg.data.sources import WindowReader
+from t5xpg.data.tf_functions import numpy_function
+
+_ITERATORS = 8  # that go on without restoring their place, at most
+_ID = 16  # bytes
+
+
+class Way(Stage):
+    """From rows to examples, rows of one length and batches: stages one after the other.
+
+    Args:
+      source: gives blocks.
+      steps: what each block goes through, stages or functions.
+    """
+
+    def __init__(self, source: Callable[[], Any], steps: list[Callable]):
+        self._source, self._steps = source, steps
+        self._stages = [step for step in (source, *steps) if isinstance(step, Stage)]
+
+    def __call__(self) -> Any:
+        return functools.reduce(lambda block, step: step(block), self._steps, self._source())
+
+    @property
+    def place(self) -> Place:
+        return {str(number): stage.place for number, stage in enumerate(self._stages)}
+
+    @place.setter
+    def place(self, place: Place) -> None:
+        for number, stage in enumerate(self._stages):
+            stage.place = place[str(number)]
+
+
+def examples_of(
+    task: JsonlTask, lengths: Mapping[str, int], split: str, shuffle: bool, seed: int, shard_info: seqio.ShardInfo
+) -> Way:
+    """Returns the way from a task's rows to its examples, shuffled if asked for."""
+    in_source = len(task.source.list_shards(split)) >= shard_info.num_shards
+    share = (0, 1) if in_source else (shard_info.index, shard_info.num_shards)
+    pieces = task.source.pieces(split, shard_info if in_source else None)
+    reader = WindowReader(pieces, task.source.columns, shuffle)
+    rows = Rows(reader, seed if shuffle else None, share, task.keeps_rows(split, shard_info))
+    vocabulary = task.output_features["targets"].vocabulary
+    later = task.seed_after_cache(seed)
+    steps = [
+        functools.partial(_encoded, objective=task.objective, vocabulary=vocabulary),
+        *examples.STEPS[type(task.objective)](task.objective, vocabulary, lengths, later),
+    ]
+    if shuffle:
+        steps.append(stages.Shuffle(no_examples(lengths), task.shuffle_buffer_size, seed))
+    return Way(rows, steps)
+
+
+def no_examples(lengths: Mapping[str, int]) -> Block:
+    return {name: np.zeros([0, length], np.int32) for name, length in lengths.items()}
+
+
+def _encoded(texts: Texts, objective: objectives.Objective, vocabulary: seqio.Vocabulary) -> examples.Features:
+    columns = {feature: texts[column] for feature, column in objective.key_map.items() if column}
+    if isinstance(objective, objectives.Supervised) and objective.prefix:
+        columns["inputs"] = [objective.prefix + text for text in columns["inputs"]]
+    return {feature: tokens.encode(column, vocabulary) for feature, column in columns.items()}
+
+
+def batches(
+    make_examples: Callable[[], Way], lengths: Mapping[str, int], converter: packing.Converter, pack: bool, size: int
+) -> tf.data.Dataset:
+    """Returns endless batches of `size` rows, packed or padded, as a model reads them.
+
+    Args:
+      make_examples: gives a new way from rows to examples, at its start.
+      lengths: {feature: length}.
+      converter: of rows to what the model reads.
+      pack: whether to pack.
+      size: of a batch.
+    """
+
+    packs = [functools.partial(packing.Pack, no_examples(lengths), lengths)] if pack else []
+    no_rows = packs[0]()(no_examples(lengths)) if pack else no_examples(lengths)
+
+    def new() -> Way:
+        return Way(make_examples(), [*(make() for make in packs), stages.Cut(no_rows, size), converter, in_batches])
+
+    def in_batches(rows: Block) -> Block:
+        return {name: array.reshape(-1, size, array.shape[1]) for name, array in rows.items()}
+
+    empty = converter(no_rows)
+    names = list(empty)
+    kept: Kept[bytes, Way] = Kept(_ITERATORS)
+    kept.put(b"", new())  # which raises where the files are not as they should be
+
+    def go_on(place: bytes) -> list:
+        way = kept.take(place[:_ID])
+        if way is None:
+            way = new()
+            if place:
+                way.place = stages.from_bytes(place[_ID:])
+        made = way()
+        name = uuid.uuid4().bytes
+        kept.put(name, way)
+        return [name + stages.to_bytes(way.place), *(np.ascontiguousarray(made[key]) for key in names)]
+
+    def scan(place: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        place, *made = numpy_function(go_on, [place], [tf.string, *(tf.int32 for _ in names)])
+        shaped = [tf.ensure_shape(x, [None, size, empty[key].shape[1]]) for key, x in zip(names, made, strict=True)]
+        return tf.ensure_shape(place, []), dict(zip(names, shaped, strict=True))
+
+    blocks = tf.data.Dataset.range(2**62).scan(tf.constant(b""), scan)
+    return blocks.prefetch(1).unbatch()

@@ -1,0 +1,115 @@
+"""Documents, and the texts and examples that objectives cut from them, as `t5xpg.objectives.documents` does in tf.data.
+
+All of it is arithmetic with sizes: the tokens stay one after the other as they came.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+from t5.data import preprocessors as t5_preprocessors
+
+from t5xpg.batchwise.ragged import Ragged
+from t5xpg.batchwise.random_numbers import Seeds, WordStream, dataset_stream
+from t5xpg.batchwise.stages import Stage
+
+_DOCUMENTS = 128  # in a text
+
+
+class SeedStream:
+    """The seeds that SeqIO gives the preprocessor of a task that is the `number`-th to ask for some, from 0.
+
+    Args:
+      seed: of the task's preprocessors; see `seqio.map_over_dataset`.
+      number: of the preprocessor.
+    """
+
+    def __init__(self, seed: int, number: int):
+        self._parts: list[WordStream] = [dataset_stream(seed + 2 * number + part) for part in (0, 1)]
+
+    def of(self, start: int, count: int) -> Seeds:
+        """Returns the seeds of examples start … start + count - 1."""
+        return [part.words(start, count) for part in self._parts]
+
+
+class Chunks(Stage):
+    """Documents -> chunks of at most `length` tokens, of all of each document or of one chunk at random.
+
+    Documents without tokens are left out.
+
+    Args:
+      length: of a chunk.
+      seeds: to choose a chunk with; None takes all.
+    """
+
+    kept = ("_documents",)
+
+    def __init__(self, length: int, seeds: SeedStream | None):
+        self._length, self._seeds, self._documents = length, seeds, 0
+
+    def __call__(self, documents: Ragged) -> Ragged:
+        sizes = documents.sizes[documents.sizes > 0]
+        first, self._documents = self._documents, self._documents + len(sizes)
+        if not len(sizes) or sizes.max() <= self._length:
+            return Ragged(documents.values, sizes)
+        if self._seeds is not None:
+            return self._chosen(Ragged(documents.values, sizes), self._seeds.of(first, len(sizes)))
+        count = -(-sizes // self._length)
+        cut = np.full(count.sum(), self._length)
+        cut[np.cumsum(count) - 1] = sizes - (count - 1) * self._length
+        return Ragged(documents.values, cut)
+
+    def _chosen(self, documents: Ragged, seeds: Seeds) -> Ragged:
+        """Chooses as t5 does, by its own function for the few that are too long."""
+        begin, kept = np.zeros_like(documents.sizes), documents.sizes.copy()
+        for number in np.flatnonzero(documents.sizes > self._length).tolist():
+            pair = tf.constant([part[number] for part in seeds], tf.int64)
+            places = {"targets": tf.range(documents.sizes[number])}
+            with tf.device("CPU"):
+                chunk = t5_preprocessors.single_example_select_random_chunk(places, pair, {}, self._length)["targets"]
+            begin[number], kept[number] = int(chunk[0]), len(chunk)
+        place = np.arange(len(documents.values)) - np.repeat(documents.starts + begin, documents.sizes)
+        return Ragged(documents.values[(place >= 0) & (place < np.repeat(kept, documents.sizes))], kept)
+
+
+class Joined(Stage):
+    """Chunks -> texts of 128 each, without id 0, which is padding to `t5`."""
+
+    kept = ("_values", "_sizes")
+
+    def __init__(self):
+        self._values, self._sizes = Ragged.empty()
+
+    def __call__(self, chunks: Ragged) -> Ragged:
+        whole = len(self._sizes) + len(chunks.sizes)
+        texts, rest = Ragged.joined([Ragged(self._values, self._sizes), without_zeros(chunks)]).cut(
+            whole // _DOCUMENTS * _DOCUMENTS
+        )
+        self._values, self._sizes = rest
+        return Ragged(texts.values, texts.sizes.reshape(-1, _DOCUMENTS).sum(1))
+
+
+def without_zeros(sequences: Ragged) -> Ragged:
+    if sequences.values.all():
+        return sequences
+    total = np.concatenate([[0], np.cumsum(sequences.values != 0)])
+    ends = np.cumsum(sequences.sizes)
+    return Ragged(sequences.values[sequences.values != 0], total[ends] - total[ends - sequences.sizes])
+
+
+def without_padding(sequences: Ragged) -> Ragged:
+    """Cuts off as many tokens at the end of each as it has zeros, which `PrefixLM` takes for padding."""
+    if sequences.values.all():
+        return sequences
+    kept = without_zeros(sequences).sizes
+    place = np.arange(len(sequences.values)) - np.repeat(sequences.starts, sequences.sizes)
+    return Ragged(sequences.values[place < np.repeat(kept, sequences.sizes)], kept)
+
+
+def split(texts: Ragged, tokens: int) -> Ragged:
+    """Cuts texts into examples of `tokens` tokens; a text's last one may be shorter."""
+    sizes = texts.sizes[texts.sizes > 0]
+    count = -(-sizes // tokens)
+    cut = np.full(count.sum(), tokens)
+    cut[np.cumsum(count) - 1] = sizes - (count - 1) * tokens
+    return Ragged(texts.values, cut)

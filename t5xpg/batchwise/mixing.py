@@ -1,0 +1,64 @@
+"""Examples of several tasks, each taken from one of them at random, as SeqIO's mixtures take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from t5xpg.batchwise.random_numbers import categorical, dataset_stream
+from t5xpg.batchwise.stages import Block, Place, Stage, joined, part, size
+
+_CHOICES = 1024  # looked at at a time
+
+
+class Mix(Stage):
+    """Takes examples from tasks as tf.data.Dataset.sample_from_datasets does.
+
+    Args:
+      tasks: each gives blocks of examples of its task.
+      empty: a block without examples.
+      rates: of the tasks, relative to each other; above 0.
+      seed: of the choices.
+    """
+
+    def __init__(self, tasks: Sequence[Stage | Callable[[], Block]], empty: Block, rates: Sequence[float], seed: int):
+        self._tasks, self._words = tasks, dataset_stream(seed)
+        self._logits = tf.math.log(tf.constant(rates, tf.float32)).numpy()
+        self._waiting, self._given = [empty] * len(tasks), 0
+
+    @property
+    def place(self) -> Place:
+        return {"given": self._given, "waiting": self._waiting, "tasks": [task.place for task in self._tasks]}
+
+    @place.setter
+    def place(self, place: Place) -> None:
+        self._given, self._waiting = place["given"], list(place["waiting"])
+        for task, its_place in zip(self._tasks, place["tasks"], strict=True):
+            task.place = its_place
+
+    def __call__(self) -> Block:
+        words = self._words.words(2 * self._given, 2 * _CHOICES)
+        chosen = categorical([words[::2], words[1::2]], 1, self._logits)[:, 0]
+        numbers = [np.flatnonzero(chosen == task) for task in range(len(self._tasks))]  # of the examples of each
+        lacking = [self._lacking(*pair) for pair in enumerate(numbers)]
+        if min(lacking) < _CHOICES:
+            task = int(np.argmin(lacking))
+            self._waiting[task] = joined(self._waiting[task], self._tasks[task]())
+            lacking[task] = self._lacking(task, numbers[task])
+        return self._take(chosen[: min(lacking)])
+
+    def _lacking(self, task: int, numbers: np.ndarray) -> int:
+        """Returns the number of the first example of a task that has not come yet."""
+        come = size(self._waiting[task])
+        return int(numbers[come]) if come < len(numbers) else _CHOICES
+
+    def _take(self, chosen: np.ndarray) -> Block:
+        counts = np.bincount(chosen, minlength=len(self._tasks)).tolist()
+        taken = joined(*(part(block, slice(count)) for block, count in zip(self._waiting, counts, strict=True)))
+        self._waiting = [part(block, slice(count, None)) for block, count in zip(self._waiting, counts, strict=True)]
+        self._given += len(chosen)
+        place = np.empty(len(chosen), np.int64)  # of each example among those taken, which stand task by task
+        place[np.argsort(chosen, kind="stable")] = np.arange(len(chosen))
+        return part(taken, place)

@@ -1,0 +1,76 @@
+"""Masks over many examples at a time, t5's from the same seeds, and what it makes of them.
+
+A mask is bool, [all tokens] of a `Ragged`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from t5xpg.batchwise.ragged import Ragged
+from t5xpg.batchwise.random_numbers import FLOAT_BITS, Seeds, floats, integers, split_seeds, stateless_words
+
+
+def span_mask(sizes: np.ndarray, counts: np.ndarray, seeds: Seeds) -> np.ndarray:
+    """Returns which tokens are noise: segments of text and of noise by turns, text first, as many of each.
+
+    Args:
+      sizes: tokens of each example, at least 1: int [examples].
+      counts: noise tokens and segments of an example of each size: int [most tokens + 1, 2].
+      seeds: of each example.
+    """
+    noise_tokens, segments = counts[sizes].T
+    most, most_noise = len(counts) - 1, int(counts[-1, 0])
+    for_noise, for_text = split_seeds(seeds, 2)  # of six; t5 uses no more
+    text = _cut(np.maximum(sizes, 2) - noise_tokens, segments, for_text, max(most, 2) - most_noise)
+    noise = _cut(noise_tokens, segments, for_noise, most_noise)
+    noise[np.repeat(sizes, segments) < 2] = 0  # t5 cuts a token off the mask of two that it makes for an example of one
+    return np.repeat(np.tile([False, True], len(text)), np.stack([text, noise], 1).reshape(-1))
+
+
+def _cut(tokens: np.ndarray, segments: np.ndarray, seeds: Seeds, most: int) -> np.ndarray:
+    """Cuts `tokens` of each example, at most `most`, into `segments` at random; returns their lengths, int [segments].
+
+    t5 shuffles a one for each start but the first among zeros, by sorting uniform floats. Sorted are the bits that
+    TensorFlow makes a float from, with the place behind them, so that floats that tie keep their order.
+    """
+    bits = (most - 1).bit_length()
+    kind = np.uint32 if 23 + bits <= 32 else np.uint64
+    places = np.arange(most - 1, dtype=kind)
+    drawn = (stateless_words(seeds, most - 1) & FLOAT_BITS).astype(kind) << kind(bits) | places
+    drawn[places >= (tokens[:, None] - 1).astype(kind)] = np.iinfo(kind).max
+    drawn.sort(axis=1)
+    example, place = np.nonzero((drawn & kind(2**bits - 1)) < (segments[:, None] - 1).astype(kind))
+    begins = np.cumsum(tokens) - tokens  # of the examples, as if they were in one row
+    starts = np.empty(segments.sum(), np.int64)  # of the segments, there
+    is_first = np.zeros(len(starts), bool)
+    is_first[np.cumsum(segments) - segments] = True
+    starts[is_first] = begins
+    starts[~is_first] = begins[example] + place + 1
+    return np.diff(starts, append=tokens.sum())
+
+
+def iid_mask(sizes: np.ndarray, density: float, seeds: Seeds) -> np.ndarray:
+    """Returns which tokens are noise, each on its own with chance `density`; arguments as for `span_mask`."""
+    exists = np.arange(sizes.max()) < sizes[:, None]
+    return (floats(split_seeds(seeds, 1)[0], exists.shape[1]) < np.float32(density))[exists]
+
+
+def prefix_mask(sizes: np.ndarray, seeds: Seeds) -> np.ndarray:
+    """Returns a mask of the first tokens, of at least one and not of the last; arguments as for `span_mask`."""
+    least = np.minimum(sizes - 1, 1)
+    prefix = integers(split_seeds(seeds, 1)[0], 1, least[:, None], sizes[:, None])[:, 0]
+    return np.repeat(np.tile([True, False], len(sizes)), np.stack([prefix, sizes - prefix], 1).reshape(-1))
+
+
+def with_sentinels(examples: Ragged, masked: np.ndarray, sentinel: int) -> Ragged:
+    """Puts a sentinel for each run of masked tokens: `sentinel` for an example's first, the next ones count down."""
+    firsts = examples.starts
+    goes_on = np.empty(len(masked), bool)  # the token before it, in the same example, is masked too
+    goes_on[1:] = masked[1:] & masked[:-1]
+    goes_on[firsts] = False
+    begins = masked & ~goes_on
+    number = np.cumsum(begins, dtype=np.int32)
+    before = number[firsts] - begins[firsts]
+    ids = np.where(begins, np.repeat(sentinel + 1 + before, examples.sizes) - number, examples.values)
+    return Ragged(ids.astype(np.int32, copy=False), examples.sizes).where(~goes_on)

@@ -1,0 +1,78 @@
+"""Many sequences of different lengths in two arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Ragged(NamedTuple):
+    """Sequences one after the other.
+
+    Attributes:
+      values: [values of all].
+      sizes: of each: int64 [sequences].
+    """
+
+    values: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def empty(cls, dtype=np.int32) -> Ragged:
+        return cls(np.zeros(0, dtype), np.zeros(0, np.int64))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Ragged]) -> Ragged:
+        values, sizes = zip(*parts, strict=True)
+        return cls(np.concatenate(values), np.concatenate(sizes))
+
+    @property
+    def starts(self) -> np.ndarray:
+        return np.cumsum(self.sizes) - self.sizes
+
+    def cut(self, count: int) -> tuple[Ragged, Ragged]:
+        """Returns the first `count` sequences, and the others."""
+        end = self.sizes[:count].sum()
+        return Ragged(self.values[:end], self.sizes[:count]), Ragged(self.values[end:], self.sizes[count:])
+
+    def where(self, kept: np.ndarray) -> Ragged:
+        """Returns the values that are kept, bool [values]; none of the sequences is empty."""
+        if not len(self.sizes):
+            return self
+        return Ragged(self.values[kept], np.add.reduceat(kept, self.starts, dtype=np.int64))
+
+    def of(self, chosen: np.ndarray) -> Ragged:
+        """Returns the chosen sequences, bool [sequences]."""
+        return Ragged(self.values[np.repeat(chosen, self.sizes)], self.sizes[chosen])
+
+    def trimmed(self, length: int) -> Ragged:
+        """Returns at most `length` values of each."""
+        if not len(self.sizes) or self.sizes.max() <= length:
+            return self
+        place = np.arange(len(self.values)) - np.repeat(self.starts, self.sizes)
+        return Ragged(self.values[place < length], np.minimum(self.sizes, length))
+
+    def padded(self, length: int) -> np.ndarray:
+        """Returns them as rows, [sequences, length], with zeros behind; none is longer."""
+        rows = np.zeros([len(self.sizes), length], self.values.dtype)
+        rows[np.arange(length) < self.sizes[:, None]] = self.values
+        return rows
+
+    def framed(self, before: np.ndarray | None = None, after: np.ndarray | None = None) -> Ragged:
+        """Returns them with the same values before and after each."""
+        first, last = (np.zeros(0, self.values.dtype) if ends is None else ends for ends in (before, after))
+        sizes = self.sizes + len(first) + len(last)
+        ends = np.cumsum(sizes)
+        values = np.empty(sizes.sum(), self.values.dtype)
+        is_own = np.ones(len(values), bool)
+        for place, ids in ((ends - sizes, first), (ends - len(last), last)):
+            where = place[:, None] + np.arange(len(ids))
+            values[where], is_own[where] = ids, False
+        values[is_own] = self.values
+        return Ragged(values, sizes)
+
+    @property
+    def nonempty(self) -> Ragged:
+        return Ragged(self.values, self.sizes[self.sizes > 0])

@@ -1,0 +1,138 @@
+"""What the way from rows to batches is made of, and how its place is kept.
+
+A *block* is {name: array}, whose first dimension is as many rows, examples or batches. A *stage* takes a block and
+gives another, and keeps what it cannot use yet; it never waits, but gives an empty block. The *place* of a stage is
+what it keeps: after it is restored, the same blocks make the same blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import orjson
+
+from t5xpg.batchwise.random_numbers import WordStream, kernel_seeds
+
+Block = dict[str, np.ndarray]
+Place = dict[str, Any]  # of arrays, numbers, lists of them, and other places
+
+
+class Stage:
+    """A part of the way.
+
+    Attributes:
+      kept: names of the attributes that are its place; arrays are replaced, never written to.
+    """
+
+    kept: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def place(self) -> Place:
+        return {name: getattr(self, name) for name in self.kept}
+
+    @place.setter
+    def place(self, place: Place) -> None:
+        for name in self.kept:
+            setattr(self, name, place[name])
+
+
+def to_bytes(place: Place) -> bytes:
+    """Returns a place as bytes: what is in it as JSON, in which arrays are numbers, dtypes and shapes, then these."""
+    arrays: list[bytes] = []
+
+    def described(array: object) -> dict[str, object]:
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"a {type(array).__name__} cannot be kept")
+        arrays.append(array.tobytes())
+        return {"array": len(arrays) - 1, "dtype": array.dtype.str, "shape": array.shape}
+
+    words = orjson.dumps(place, described)
+    sizes = [len(words), *map(len, arrays)]
+    return b"".join([orjson.dumps(sizes), b"\n", words, *arrays])
+
+
+def from_bytes(content: bytes) -> Place:
+    """Returns the place that `to_bytes` was given."""
+    header, _, rest = content.partition(b"\n")
+    ends = np.cumsum(orjson.loads(header)).tolist()
+    parts = [memoryview(rest)[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def found(value: Any) -> Any:
+        if isinstance(value, list):
+            return [found(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if "array" in value:
+            return np.frombuffer(parts[1 + value["array"]], value["dtype"]).reshape(value["shape"])
+        return {name: found(item) for name, item in value.items()}
+
+    return found(orjson.loads(parts[0]))
+
+
+def size(block: Mapping[str, np.ndarray]) -> int:
+    return len(next(iter(block.values())))
+
+
+def joined(*blocks: Mapping[str, np.ndarray]) -> Block:
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
+def part(block: Mapping[str, np.ndarray], which: slice | np.ndarray) -> Block:
+    return {name: array[which] for name, array in block.items()}
+
+
+class Shuffle(Stage):
+    """tf.data's `shuffle` of endless examples: a buffer, of which one example at random is given for each new one.
+
+    Args:
+      examples: a block without examples.
+      size: of the buffer.
+      seed: as `shuffle` takes it.
+    """
+
+    kept = ("_buffer", "_given")
+
+    def __init__(self, examples: Block, size: int, seed: int):
+        self._buffer, self._size, self._given = examples, size, 0
+        # An iterator's own seeds are the first words of the dataset's.
+        self._words = WordStream(*WordStream(*kernel_seeds(seed)).words(0, 2).tolist())
+
+    def __call__(self, block: Block) -> Block:
+        every = joined(self._buffer, block)
+        new = size(every) - self._size
+        if new <= 0:
+            self._buffer = every
+            return part(block, slice(0))
+        offsets = (self._words.words(self._given, new) % self._size).tolist()
+        slots, chosen = list(range(self._size)), []
+        for number, offset in enumerate(offsets):
+            oldest = (self._given + number) % self._size
+            at = (oldest + offset) % self._size
+            chosen.append(slots[at])
+            slots[at] = slots[oldest]
+            slots[oldest] = self._size + number
+        self._given += new
+        self._buffer = part(every, np.array(slots))
+        return part(every, np.array(chosen))
+
+
+class Cut(Stage):
+    """Gives rows in blocks of whole batches.
+
+    Args:
+      rows: a block without rows.
+      batch_size: rows of a batch.
+    """
+
+    kept = ("_rows",)
+
+    def __init__(self, rows: Block, batch_size: int):
+        self._rows, self._batch_size = rows, batch_size
+
+    def __call__(self, block: Block) -> Block:
+        every = joined(self._rows, block)
+        whole = size(every) // self._batch_size * self._batch_size
+        self._rows = part(every, slice(whole, None))
+        return part(every, slice(whole))

@@ -1,0 +1,47 @@
+"""Many texts at a time as ids, the same as a vocabulary's `encode_tf` gives one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import seqio
+
+from t5xpg.batchwise.ragged import Ragged
+from t5xpg.vocabularies.bpe import ByteLevelBPEVocabulary
+from t5xpg.vocabularies.stored import StoredSentencePieceVocabulary
+
+
+def encode(texts: Sequence[str], vocabulary: seqio.Vocabulary) -> Ragged:
+    """Returns the ids of texts, int32, without EOS; the vocabulary's kind is one of those in `KINDS`."""
+    return KINDS[type(vocabulary)](texts, vocabulary)
+
+
+def _bytes(texts: Sequence[str], vocabulary: seqio.ByteVocabulary) -> Ragged:
+    del vocabulary  # all have the bytes from 3 on
+    encoded = [text.encode() for text in texts]
+    values = np.frombuffer(b"".join(encoded), np.uint8).astype(np.int32)
+    values += 3
+    return Ragged(values, np.array([len(text) for text in encoded], np.int64))
+
+
+def _sentencepiece(texts: Sequence[str], vocabulary: seqio.SentencePieceVocabulary) -> Ragged:
+    return _from_lists(vocabulary.tokenizer.encode(list(texts)))
+
+
+def _byte_level_bpe(texts: Sequence[str], vocabulary: ByteLevelBPEVocabulary) -> Ragged:
+    made = vocabulary.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    return _from_lists([encoding.ids for encoding in made])
+
+
+def _from_lists(lists: Sequence[list[int]]) -> Ragged:
+    values = [np.array(ids, np.int32) for ids in lists]
+    return Ragged(np.concatenate([np.zeros(0, np.int32), *values]), np.array([len(ids) for ids in lists], np.int64))
+
+
+KINDS: dict[type, Callable[[Sequence[str], seqio.Vocabulary], Ragged]] = {
+    seqio.ByteVocabulary: _bytes,
+    seqio.SentencePieceVocabulary: _sentencepiece,
+    StoredSentencePieceVocabulary: _sentencepiece,
+    ByteLevelBPEVocabulary: _byte_level_bpe,
+}
