@@ -125,8 +125,8 @@ def draw_lengths(objective: objectives.Objective, vocabulary: seqio.Vocabulary, 
 def draw(number: int, seed: int, folder: Path, known: list[seqio.Vocabulary]) -> Case:
     rng = random.Random(f"{seed} {number}")
     while True:
-        objective, vocabulary = draw_objective(rng), rng.choice(known)
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # settings that do not go together
+            objective, vocabulary = draw_objective(rng), rng.choice(known)
             lengths = draw_lengths(objective, vocabulary, rng)
             break
     names = [f"case_{seed}_{number}_{task}" for task in range(rng.choice([1, 1, 1, 2, 3]))]

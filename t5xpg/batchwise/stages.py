@@ -44,7 +44,7 @@ def to_bytes(place: Place) -> bytes:
 
     def described(array: object) -> dict[str, object]:
         if not isinstance(array, np.ndarray):
-            raise TypeError(f"a {type(array).__name__} cannot be kept")
+            raise TypeError  # as orjson asks for
         arrays.append(array.tobytes())
         return {"array": len(arrays) - 1, "dtype": array.dtype.str, "shape": array.shape}
 

@@ -30,8 +30,8 @@ def of_data(provider, lengths: Mapping[str, int] | None) -> list[Answer]:
     from seqio import feature_converters
 
     from t5xpg import objectives
+    from t5xpg.batchwise import noise
     from t5xpg.inspection import measurements
-    from t5xpg.objectives import span_masks
 
     objective = measurements.objective_of(provider)
     if isinstance(objective, objectives.SpanCorruption):
@@ -39,8 +39,8 @@ def of_data(provider, lengths: Mapping[str, int] | None) -> list[Answer]:
         mask = f"{made.noise_tokens} of {made.tokens} tokens, in {made.spans} random spans; new ones in each epoch"
         told = "inputs: the text, one sentinel for each span; labels: each sentinel and its span; both end in EOS"
         found = [
-            Answer("how is the mask made?", mask, place(span_masks.noise_mask)),
-            Answer("what are inputs and labels?", told, place(span_masks.with_sentinels)),
+            Answer("how is the mask made?", mask, place(noise.span_mask)),
+            Answer("what are inputs and labels?", told, place(noise.with_sentinels)),
         ]
     else:
         steps = getattr(provider, "preprocessors", ())

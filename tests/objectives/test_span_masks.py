@@ -68,16 +68,6 @@ def test_draws_that_tie_keep_their_order():
     assert examples(by_us, dataset, *settings) == examples(by_t5, dataset, *settings)
 
 
-@pytest.mark.parametrize("seed", [(0, 0), (1, -1), (2**62, -(2**63)), (-5, 2**32)])
-@pytest.mark.parametrize("count", [0, 1, 4, 7, 1000])
-def test_words_are_tensorflows(seed, count):
-    seeds = [np.array([part, 9]) for part in seed]
-    words = span_masks._random_words(seeds, count)
-    floats = tf.random.stateless_uniform([count], tf.constant(seed, tf.int64)).numpy()
-    assert words.shape == (2, count)
-    np.testing.assert_array_equal((words[0] & 0x7FFFFF) / 2**23, floats)
-
-
 def test_a_saved_iterator_resumes(tmp_path):
     def iterator():
         with seqio.utils.map_seed_manager(5):

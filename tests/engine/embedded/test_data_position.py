@@ -28,8 +28,10 @@ class Position:
             next(self.rows)
 
     def restore(self, prefix: str) -> None:
-        if Path(prefix + ".index").read_bytes():
+        if stored := Path(prefix + ".index").read_bytes():
             next(self.rows)
+            if stored == b"another pipeline's":
+                raise tf.errors.NotFoundError(None, None, "Iterator::Root::Unbatch")
             raise tf.errors.DataLossError(None, None, "it is cut short")
         self.restored = prefix
 
@@ -156,6 +158,16 @@ def test_a_damaged_place_is_found_again_by_reading(tmp_path, capsys):
     said = "checkpoint_10 cannot be read: its position in the data (it is cut short); the training data is read up to"
     assert said in capsys.readouterr().err
     assert go_on(tmp_path, 20).take(1) == [160]
+
+
+def test_a_place_in_another_pipeline_is_found_again_by_reading(tmp_path, capsys):
+    begin(tmp_path, batch_size=8)
+    Path(store_position(tmp_path, 10) + ".index").write_text("another pipeline's")
+    found = go_on(tmp_path, 10)
+    assert found.restored is None and found.take(2) == [80, 81]
+    assert (
+        "its position was stored by another pipeline; the training data is read up to there" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("how", [{"seed": None}, {"at_another_runs_place": True}])

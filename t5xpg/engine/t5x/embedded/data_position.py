@@ -168,7 +168,10 @@ class TrainingData:
             if same and restore_dataset(checkpoint, train_iter, self.layout):
                 console.say("Restored the position in the training data")
                 return train_iter, earlier
-        except DamagedCheckpointError as error:
+        except (DamagedCheckpointError, tf.errors.NotFoundError) as error:
+            # NotFoundError: it is a place in another pipeline, such as T5X's, of what are the same examples.
+            if not isinstance(error, DamagedCheckpointError):
+                error = f"{checkpoint}: its position was stored by another pipeline"
             # Another one, as this may have moved.
             train_iter = self.make_iterator(self.get_dataset(self.layout.shard_id, processes))
             if found_by_reading:

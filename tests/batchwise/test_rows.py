@@ -1,0 +1,56 @@
+"""Rows in arrays against JsonlDataSource's dataset, over epochs: order, shares, memory, and places."""
+
+import gzip
+import itertools
+import json
+from unittest import mock
+
+import pytest
+import seqio
+
+from t5xpg.batchwise import rows, stages
+from t5xpg.data import jsonl, sources
+from t5xpg.data.sources import JsonlDataSource
+
+COLUMNS = {"a": "x", "b": "y"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """25 files, plain and compressed, of one row and of several windows."""
+    folder = tmp_path_factory.mktemp("rows")
+    for number in range(25):
+        count = [1, 16, 40, 100][number % 4]
+        content = "".join(json.dumps({"x": f"{number}.{i}", "y": "é" * i}) + "\n" for i in range(count)).encode()
+        if number % 3:
+            (folder / f"{number:02}.jsonl").write_bytes(content)
+        else:
+            (folder / f"{number:02}.jsonl.gz").write_bytes(gzip.compress(content))
+    with mock.patch.object(jsonl, "_WINDOW", 700):
+        yield f"{folder}/*"
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("shard", [(0, 1), (1, 2), (29, 31)])
+def test_rows_come_in_seqios_order(files, shuffle, shard, keep):
+    source = JsonlDataSource({"train": files}, text_key=COLUMNS)
+    info = seqio.ShardInfo(*shard)
+    in_source = shard[1] <= len(source.list_shards("train"))
+    theirs = source.get_dataset("train", shuffle, 5, info if in_source else None)
+    theirs = theirs if in_source else theirs.shard(shard[1], shard[0])
+    theirs = (theirs.cache() if keep else theirs).repeat()
+
+    def make() -> rows.Rows:
+        reader = sources.WindowReader(source.pieces("train", info if in_source else None), source.columns, shuffle)
+        return rows.Rows(reader, 5 if shuffle else None, (0, 1) if in_source else shard, keep)
+
+    found, ours = [], make()
+    while len(found) < 4000 // shard[1]:
+        block = ours()
+        found += [dict(zip(COLUMNS, texts, strict=True)) for texts in zip(*block.values(), strict=True)]
+        again = make()
+        again.place = stages.from_bytes(stages.to_bytes(ours.place))
+        ours = again
+    expected = itertools.islice(theirs.as_numpy_iterator(), len(found))
+    assert found == [{name: text.decode() for name, text in row.items()} for row in expected]

@@ -1,0 +1,82 @@
+"""Shuffling, cutting and mixing against tf.data's own, and places that are kept as bytes."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t5xpg.batchwise import stages
+from t5xpg.batchwise.mixing import Mix
+from t5xpg.batchwise.stages import Stage
+
+NOTHING = {"x": np.zeros(0, np.int64)}
+
+
+class Numbers(Stage):
+    """Blocks of the numbers from `first` on, `step` apart, of 0 to 8 at a time."""
+
+    kept = ("_given",)
+
+    def __init__(self, first: int = 0, step: int = 1):
+        self._first, self._step, self._given = first, step, 0
+
+    def __call__(self) -> stages.Block:
+        start = self._given
+        self._given += self._given % 9 or 1
+        return {"x": self._first + self._step * np.arange(start, self._given)}
+
+
+def moved(stage: Stage, new: Stage) -> Stage:
+    new.place = stages.from_bytes(stages.to_bytes(stage.place))
+    return new
+
+
+@pytest.mark.parametrize("seed", [0, 5, 2**31 + 1])
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_shuffled_as_tf_data_shuffles(seed, size):
+    theirs = tf.data.Dataset.range(10**9).shuffle(size, seed=seed).as_numpy_iterator()
+    numbers, shuffle, found = Numbers(), stages.Shuffle(NOTHING, size, seed), []
+    while len(found) < 400:
+        found += shuffle(numbers())["x"].tolist()
+        shuffle = moved(shuffle, stages.Shuffle(NOTHING, size, seed))
+    assert found == list(itertools.islice(theirs, len(found)))
+
+
+@pytest.mark.parametrize("rates", [[1.0, 3.0], [0.1, 5.0, 2.0]])
+def test_mixed_as_tf_data_samples(rates):
+    datasets = [tf.data.Dataset.range(task, 10**9, len(rates)) for task in range(len(rates))]
+    theirs = tf.data.Dataset.sample_from_datasets(datasets, rates, 4, stop_on_empty_dataset=True).as_numpy_iterator()
+
+    def mix() -> Mix:
+        return Mix([Numbers(task, len(rates)) for task in range(len(rates))], NOTHING, rates, 4)
+
+    mixed, found = mix(), []
+    while len(found) < 3000:
+        found += mixed()["x"].tolist()
+        mixed = moved(mixed, mix())
+    assert found == list(itertools.islice(theirs, len(found)))
+
+
+def test_whole_batches_are_cut_off():
+    numbers, cut, found = Numbers(), stages.Cut(NOTHING, 5), []
+    for _ in range(30):
+        block = cut(numbers())["x"]
+        assert len(block) % 5 == 0
+        found += block.tolist()
+        cut = moved(cut, stages.Cut(NOTHING, 5))
+    assert found == list(range(len(found))) and found
+
+
+def test_a_place_is_the_same_after_it_was_bytes():
+    place = {
+        "a": np.arange(6).reshape(2, 3),
+        "b": {"c": 3, "d": [[1, -1], [2, 0]]},
+        "e": [{"f": np.zeros((0, 4), "i4")}],
+    }
+    found = stages.from_bytes(stages.to_bytes(place))
+    assert found["b"] == place["b"]
+    np.testing.assert_array_equal(found["a"], place["a"], strict=True)
+    np.testing.assert_array_equal(found["e"][0]["f"], place["e"][0]["f"], strict=True)
+    with pytest.raises(TypeError, match="not JSON serializable: set"):
+        stages.to_bytes({"a": set()})
