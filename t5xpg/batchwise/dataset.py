@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import seqio
@@ -19,7 +18,7 @@ import tensorflow as tf
 from t5xpg import objectives
 from t5xpg.batchwise import examples, packing, stages, tokens
 from t5xpg.batchwise.rows import Rows, Texts
-from t5xpg.batchwise.stages import Block, Place, Stage
+from t5xpg.batchwise.stages import Block, Way
 from t5xpg.data.jsonl_task import JsonlTask
 from t5xpg.data.kept import Kept
 from t5xpg.data.sources import WindowReader
@@ -27,31 +26,6 @@ from t5xpg.data.tf_functions import numpy_function
 
 _ITERATORS = 8  # that go on without restoring their place, at most
 _ID = 16  # bytes
-
-
-class Way(Stage):
-    """From rows to examples, rows of one length and batches: stages one after the other.
-
-    Args:
-      source: gives blocks.
-      steps: what each block goes through, stages or functions.
-    """
-
-    def __init__(self, source: Callable[[], Any], steps: list[Callable]):
-        self._source, self._steps = source, steps
-        self._stages = [step for step in (source, *steps) if isinstance(step, Stage)]
-
-    def __call__(self) -> Any:
-        return functools.reduce(lambda block, step: step(block), self._steps, self._source())
-
-    @property
-    def place(self) -> Place:
-        return {str(number): stage.place for number, stage in enumerate(self._stages)}
-
-    @place.setter
-    def place(self, place: Place) -> None:
-        for number, stage in enumerate(self._stages):
-            stage.place = place[str(number)]
 
 
 def examples_of(
@@ -65,7 +39,7 @@ def examples_of(
     rows = Rows(reader, seed if shuffle else None, share, task.keeps_rows(split, shard_info))
     vocabulary = task.output_features["targets"].vocabulary
     later = task.seed_after_cache(seed)
-    steps = [
+    steps: list[Callable] = [
         functools.partial(_encoded, objective=task.objective, vocabulary=vocabulary),
         *examples.STEPS[type(task.objective)](task.objective, vocabulary, lengths, later),
     ]

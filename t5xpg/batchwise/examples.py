@@ -6,7 +6,9 @@ stages that end in {feature: int32 [examples, its length]}, EOS included, padded
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
+import os
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -26,6 +28,7 @@ Lengths = Mapping[str, int]
 Features = dict[str, Ragged]
 Convert = Callable[[Ragged, Seeds], Features]
 _TOKENS = 65_536  # that are masked at a time: what a processor's cache holds
+_THREADS = concurrent.futures.ThreadPoolExecutor(os.cpu_count())  # NumPy works outside Python's lock
 
 
 def rows(features: Features, lengths: Lengths, eos: int | None = None) -> Block:
@@ -57,13 +60,12 @@ class Denoised(Stage):
 
     def __call__(self, texts: Ragged) -> Block:
         rest = split(texts, self._tokens)
-        made = []
-        while len(rest.sizes) or not made:
+        parts: list[tuple[Ragged, Seeds]] = []
+        while len(rest.sizes) or not parts:
             examples, rest = rest.cut(max(_TOKENS // self._tokens, 1))
-            seeds = self._seeds.of(self._examples, len(examples.sizes))
+            parts.append((examples, self._seeds.of(self._examples, len(examples.sizes))))
             self._examples += len(examples.sizes)
-            made.append(self._rows(self._convert(examples, seeds)))
-        return joined(*made)
+        return joined(*_THREADS.map(lambda part: self._rows(self._convert(*part)), parts))
 
 
 # ---- What is made of examples ----
@@ -217,9 +219,8 @@ def full_lm_steps(
     objective: objectives.FullLM, vocabulary: seqio.Vocabulary, lengths: Lengths, seed: int
 ) -> list[Callable]:
     with_eos = functools.partial(Ragged.framed, after=np.array([vocabulary.eos_id], np.int32))
-    if objective.select_random_chunk:
-        chunks = [_chunks(objective, seed), with_eos]
-    else:
+    chunks: list[Callable] = [_chunks(objective, seed), with_eos]
+    if not objective.select_random_chunk:  # EOS ends a document, not each of its chunks
         chunks = [lambda documents: with_eos(documents.nonempty), Chunks(CHUNK + 1, None)]
     finish = functools.partial(rows, lengths=lengths)
     return [_targets, *chunks, Joined(), Denoised(lengths["targets"], full_lm, SeedStream(seed, 1), finish)]
@@ -228,12 +229,12 @@ def full_lm_steps(
 def masked_lm_steps(
     objective: objectives.MaskedLM, vocabulary: seqio.Vocabulary, lengths: Lengths, seed: int
 ) -> list[Callable]:
-    bos = [vocabulary.bos_id] if (vocabulary.bos_id or 0) >= 0 and vocabulary.bos_id is not None else []
-    ends = {"before": np.array(bos, np.int32), "after": np.array([vocabulary.eos_id], np.int32)}
+    bos = [] if vocabulary.bos_id is None or vocabulary.bos_id < 0 else [vocabulary.bos_id]
+    before, after = np.array(bos, np.int32), np.array([vocabulary.eos_id], np.int32)
     convert = masked_lm(objective, vocabulary)
     finish = functools.partial(rows, lengths=lengths)
     denoised = Denoised(lengths["inputs"], convert, SeedStream(seed, 1), finish)
-    return [_targets, functools.partial(Ragged.framed, **ends), Joined(), denoised]
+    return [_targets, functools.partial(Ragged.framed, before=before, after=after), Joined(), denoised]
 
 
 def supervised_steps(

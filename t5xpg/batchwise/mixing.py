@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from t5xpg.batchwise.random_numbers import categorical, dataset_stream
-from t5xpg.batchwise.stages import Block, Place, Stage, joined, part, size
+from t5xpg.batchwise.stages import Block, Place, Stage, Way, joined, part, size
 
 _CHOICES = 1024  # looked at at a time
 
@@ -23,7 +23,7 @@ class Mix(Stage):
       seed: of the choices.
     """
 
-    def __init__(self, tasks: Sequence[Stage | Callable[[], Block]], empty: Block, rates: Sequence[float], seed: int):
+    def __init__(self, tasks: Sequence[Way], empty: Block, rates: Sequence[float], seed: int):
         self._tasks, self._words = tasks, dataset_stream(seed)
         self._logits = tf.math.log(tf.constant(rates, tf.float32)).numpy()
         self._waiting, self._given = [empty] * len(tasks), 0

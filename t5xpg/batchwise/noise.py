@@ -5,6 +5,8 @@ A mask is bool, [all tokens] of a `Ragged`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from t5xpg.batchwise.ragged import Ragged
@@ -35,7 +37,7 @@ def _cut(tokens: np.ndarray, segments: np.ndarray, seeds: Seeds, most: int) -> n
     TensorFlow makes a float from, with the place behind them, so that floats that tie keep their order.
     """
     bits = (most - 1).bit_length()
-    kind = np.uint32 if 23 + bits <= 32 else np.uint64
+    kind: Any = np.uint32 if 23 + bits <= 32 else np.uint64
     places = np.arange(most - 1, dtype=kind)
     drawn = (stateless_words(seeds, most - 1) & FLOAT_BITS).astype(kind) << kind(bits) | places
     drawn[places >= (tokens[:, None] - 1).astype(kind)] = np.iinfo(kind).max

@@ -48,7 +48,7 @@ def pack(examples: Block, lengths: Mapping[str, int]) -> Block:
     begins = {name: np.cumsum(x) - x for name, x in sizes.items()}  # as if all examples were in one row
     first = _first_of_rows(sizes, begins, lengths)
     row = np.searchsorted(first, np.arange(size(examples)), side="right") - 1  # of each example
-    packed = {}
+    packed: Block = {}
     for name, length in lengths.items():
         place = np.arange(length)
         exists = place < sizes[name][:, None]

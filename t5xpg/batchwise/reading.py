@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import numbers
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import seqio
@@ -56,7 +56,7 @@ def batches(
             return found[0]
         return Mix(found, dataset.no_examples(lengths), [provider.get_rate(task) for task in tasks], seed)
 
-    converter = _converter(converter_cls, lengths)
+    converter = packing.CONVERTERS[_class(converter_cls), frozenset(lengths)]
     return dataset.batches(make_examples, lengths, converter, cfg.pack, cfg.batch_size // shard_info.num_shards)
 
 
@@ -73,9 +73,9 @@ def _unknown(provider, cfg, converter_cls, num_epochs) -> Iterator[str]:
         yield "data that end"
     if not cfg.trim_output_features or (cfg.pack and cfg.use_custom_packing_ops):
         yield "trim_output_features = False, or use_custom_packing_ops"
-    if not all(isinstance(length, numbers.Integral) and length > 0 for length in lengths.values()):
+    if not all(isinstance(length, numbers.Integral) and int(length) > 0 for length in lengths.values()):
         yield f"the lengths {lengths}"
-    if _converter(converter_cls, lengths) is None:
+    if (_class(converter_cls), frozenset(lengths)) not in packing.CONVERTERS:
         yield f"the converter {converter_cls} of {sorted(lengths)}"
     if type(provider) not in (JsonlTask, JsonlMixture):
         yield f"{provider.name}, a {type(provider).__name__}"
@@ -104,7 +104,7 @@ def _unknown_of(task: seqio.Task, cfg: Any) -> Iterator[str]:
         yield f"{task.name}, which has no shuffle_buffer_size"
 
 
-def _converter(converter_cls: Any, lengths: Mapping[str, int]) -> packing.Converter | None:
-    if isinstance(converter_cls, functools.partial) and not converter_cls.args and not converter_cls.keywords:
-        return _converter(converter_cls.func, lengths)
-    return packing.CONVERTERS.get((converter_cls, frozenset(lengths))) if isinstance(converter_cls, type) else None
+def _class(converter_cls: Any) -> Any:
+    """Returns the class of a partial that binds nothing."""
+    binds_nothing = isinstance(converter_cls, functools.partial) and not (converter_cls.args or converter_cls.keywords)
+    return _class(converter_cls.func) if binds_nothing else converter_cls

@@ -7,7 +7,8 @@ what it keeps: after it is restored, the same blocks make the same blocks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,6 +37,32 @@ class Stage:
     def place(self, place: Place) -> None:
         for name in self.kept:
             setattr(self, name, place[name])
+
+
+class Way(Stage):
+    """From rows to examples, rows of one length and batches: stages one after the other.
+
+    Args:
+      source: gives blocks.
+      steps: what each block goes through, stages or functions.
+    """
+
+    def __init__(self, source: Callable[[], Any], steps: list[Callable]):
+        self._source, self._steps = source, steps
+        parts: list[Any] = [source, *steps]
+        self._stages = [part for part in parts if isinstance(part, Stage)]
+
+    def __call__(self) -> Any:
+        return functools.reduce(lambda block, step: step(block), self._steps, self._source())
+
+    @property
+    def place(self) -> Place:
+        return {str(number): stage.place for number, stage in enumerate(self._stages)}
+
+    @place.setter
+    def place(self, place: Place) -> None:
+        for number, stage in enumerate(self._stages):
+            stage.place = place[str(number)]
 
 
 def to_bytes(place: Place) -> bytes:
