@@ -53,6 +53,23 @@ def of_data(provider, lengths: Mapping[str, int] | None) -> list[Answer]:
     return found
 
 
+def of_batches(cfg, converter_cls) -> Answer:
+    """Returns how the batches that `cfg` asks for, a DatasetConfig of training, are made."""
+    import seqio
+
+    from t5xpg import t5x_finder
+    from t5xpg.batchwise import reading
+    from t5xpg.inspection import measurements
+
+    question, one_by_one = "how are batches made?", "by SeqIO, one example after the other"
+    if not t5x_finder.is_embedded():
+        return Answer(question, one_by_one, place(seqio.get_dataset))
+    found = reading.unknown(measurements.find(cfg.mixture_or_task_name), cfg, converter_cls)
+    if found is not None:
+        return Answer(question, f"{one_by_one}: only it knows {found}", place(seqio.get_dataset))
+    return Answer(question, "in arrays, of many examples at a time", place(reading.batches))
+
+
 def of_training(settings: Mapping) -> list[Answer]:
     """Returns how a model is trained; `settings` are arguments of the train program."""
     from t5x import utils
@@ -71,6 +88,7 @@ def of_training(settings: Mapping) -> list[Answer]:
         found.insert(0, Answer("what is the model?", name, place(type(module).__call__)))
     optimizer = type(model.optimizer_def)
     found += [
+        of_batches(settings["train_dataset_cfg"], model.FEATURE_CONVERTER_CLS),
         Answer("what is the optimizer?", optimizer.__name__, place(optimizer)),
         Answer("what does the learning rate do?", "see below", place(utils.create_learning_rate_scheduler)),
         Answer(

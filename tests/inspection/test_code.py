@@ -1,13 +1,15 @@
 """`t5xpg inspect` names the code that does what it says, and shows the learning rate that a run will have."""
 
+import functools
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import seqio
 from conftest import TESTS
 
-from t5x import losses
+from t5x import losses, utils
 from t5xpg.cli.main import main
 from t5xpg.inspection import code, terminal
 from t5xpg.objectives import span_masks
@@ -34,9 +36,10 @@ def test_a_recipes_answers_point_at_code_on_the_terminal_and_on_the_page(corpus,
     assert main(["inspect", str(TESTS / "micro.gin"), f"FILES={corpus}", "--sample", "20", "--html", str(page)]) == 0
     printed, html = capsys.readouterr().out.replace("\n", ""), page.read_text(encoding="utf-8")
     for question, line in (
-        ("how is the mask made?", "def noise_mask"),
+        ("how is the mask made?", "def span_mask"),
         ("what are inputs and labels?", "def with_sentinels"),
         ("what does the decoder read?", "def make_autoregressive_inputs"),
+        ("how are batches made?", "def batches"),
         ("how is the loss computed?", "def loss_fn"),
         ("what is the optimizer?", "class Adafactor"),
         ("what does the learning rate do?", "def create_learning_rate_scheduler"),
@@ -45,6 +48,18 @@ def test_a_recipes_answers_point_at_code_on_the_terminal_and_on_the_page(corpus,
         found = re.search(re.escape(question) + r'.*?href="file://([^"]+)#L(\d+)"', html, re.DOTALL)
         assert line in line_of(":".join(found.groups()))
     assert "0.01 at most" in html and "Learning rate" in printed
+
+
+def test_batches_that_seqio_makes_are_said_to_be_with_the_reason(corpus):
+    from t5xpg import tasks
+
+    cfg = utils.DatasetConfig(tasks.jsonl_task("inspected", corpus), {"inputs": 64, "targets": 14}, "train", 4, True, 0)
+    assert code.of_batches(cfg, seqio.EncDecFeatureConverter).words == "in arrays, of many examples at a time"
+    found = code.of_batches(cfg, functools.partial(seqio.EncDecFeatureConverter, bos_id=7))
+    assert found.words.startswith(
+        "by SeqIO, one example after the other: only it knows the converter functools.partial("
+    )
+    assert line_of(found.place).startswith("def get_dataset(")
 
 
 def test_a_task_without_a_run_has_the_answers_about_its_data(capsys, corpus):
