@@ -3,10 +3,11 @@
     python benchmarks/data.py [FILE.jsonl]
 
 Prints tables in GitHub's markdown: rows out of the files; packed examples of span corruption (512 tokens of inputs, 114
-of targets, bytes) out of the whole pipeline, and out of SeqIO's offline cache; the peak memory of processes that
-read the corpus, and ten times the corpus, once; and how long the first batch of a corpus of 15 MB takes, and of 1.5 GB.
+of targets) out of the whole pipeline, of bytes, of bytes out of SeqIO's offline cache, and of SentencePiece's pieces;
+those of other objectives by SeqIO and in arrays; the peak memory of processes that read the corpus, and ten times the
+corpus, once; and how long the first batch of a corpus of 15 MB takes, and of 1.5 GB.
 CPU time is user and system time of all threads; it can be compared on a busy machine too. Without FILE it makes its own
-text. Takes about three minutes on two quiet cores, and 1.5 GB of disk.
+text. Takes about five minutes on two quiet cores, and 1.5 GB of disk.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def seed_dataset(split: str, shuffle_files: bool, seed: int | None = None, *, pa
     return tf.data.Dataset.from_generator(functools.partial(seed_rows, path), output_signature=texts)
 
 
-def add_seed_task(path: str) -> None:
+def add_seed_task(name: str, path: str, vocabulary) -> str:
     """Its task, with what it lacked to be trained on: the feature "inputs", and sentinels that are not text."""
     import seqio
     from t5.data import preprocessors
@@ -78,9 +79,8 @@ def add_seed_task(path: str) -> None:
     from t5xpg import tasks
 
     empty = {"inputs": None, "targets": None}
-    vocabulary = seqio.ByteVocabulary(extra_ids=100)
     seqio.TaskRegistry.add(
-        "seed",
+        name,
         source=seqio.FunctionDataSource(functools.partial(seed_dataset, path=path), splits=["train"]),
         preprocessors=[
             functools.partial(tasks.target_to_key, key_map=empty, target_key="targets"),
@@ -88,8 +88,9 @@ def add_seed_task(path: str) -> None:
             preprocessors.span_corruption,
             seqio.preprocessors.append_eos_after_trim,
         ],
-        output_features={name: seqio.Feature(vocabulary, add_eos=True) for name in LENGTHS},
+        output_features={feature: seqio.Feature(vocabulary, add_eos=True) for feature in LENGTHS},
     )
+    return name
 
 
 # ---- This package ----
@@ -101,24 +102,23 @@ def rows(path: str, shuffle: bool = True):
     return JsonlDataSource({"train": path}).get_dataset("train", shuffle, SEED)
 
 
-def packed_batches(task: str, use_cached: bool = False, epochs: int | None = None):
+def packed_batches(task: str, lengths: dict[str, int] = LENGTHS, converter_cls=None):
     """What a model reads, of either task: shuffled, corrupted, packed, padded; as SeqIO does it for T5X."""
     import seqio
 
     return seqio.get_dataset(
         task,
-        LENGTHS,
+        lengths,
         dataset_split="train",
         shuffle=True,
-        num_epochs=epochs,
-        feature_converter=seqio.EncDecFeatureConverter(pack=True),
-        use_cached=use_cached,
+        num_epochs=None,
+        feature_converter=(converter_cls or seqio.EncDecFeatureConverter)(pack=True),
         seed=SEED,
         batch_size=EXAMPLES_A_BATCH,
     )
 
 
-def engine_batches(task: str, use_cached: bool = False, epochs: int | None = None):
+def engine_batches(task: str, lengths: dict[str, int] = LENGTHS, converter_cls=None, use_cached: bool = False):
     """The same batches as the embedded engine makes them."""
     import seqio
 
@@ -126,9 +126,26 @@ def engine_batches(task: str, use_cached: bool = False, epochs: int | None = Non
     from t5x import utils
 
     cfg = utils.DatasetConfig(
-        task, LENGTHS, "train", EXAMPLES_A_BATCH, shuffle=True, seed=SEED, use_cached=use_cached, pack=True
+        task, lengths, "train", EXAMPLES_A_BATCH, shuffle=True, seed=SEED, use_cached=use_cached, pack=True
     )
-    return utils.get_dataset(cfg, 0, 1, seqio.EncDecFeatureConverter, num_epochs=epochs)
+    return utils.get_dataset(cfg, 0, 1, converter_cls or seqio.EncDecFeatureConverter)
+
+
+def train_sentencepiece(path: str, prefix: str, pieces: int = 32_000):
+    """Returns a vocabulary of at most so many pieces of the corpus."""
+    import itertools
+
+    import sentencepiece
+
+    from t5xpg import vocabularies
+    from t5xpg.data import jsonl
+
+    texts = (row["text"].replace("\n", " ")[:4000] for row in itertools.islice(jsonl.read_rows(path), 10_000))
+    ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=texts, model_prefix=prefix, vocab_size=pieces, hard_vocab_limit=False, minloglevel=2, **ids
+    )
+    return vocabularies.sentencepiece(f"{prefix}.model")
 
 
 def make_cache(path: str, folder: str) -> str:
@@ -183,17 +200,46 @@ def compare_sources(path: str, seconds: float) -> dict[str, Speed]:
 
 
 def compare_pipelines(path: str, folder: str, seconds: float) -> dict[str, Speed]:
-    from t5xpg import tasks
+    from t5xpg import tasks, vocabularies
 
-    add_seed_task(path)
-    tasks.jsonl_task("ours", {"train": path})
     ways = {
-        "**the seed's task**": packed_batches("seed"),
-        "jsonl_task": packed_batches("ours"),
+        "**the seed's task**": packed_batches(add_seed_task("seed", path, vocabularies.byte_vocabulary())),
+        "jsonl_task, by SeqIO": packed_batches(tasks.jsonl_task("ours", {"train": path})),
         "jsonl_task, embedded engine": engine_batches("ours"),
         "jsonl_task, cached, embedded engine": engine_batches(make_cache(path, folder), use_cached=True),
     }
     return {name: measure(way, EXAMPLES_A_BATCH, seconds) for name, way in ways.items()}
+
+
+def compare_pieces(path: str, folder: str, seconds: float) -> dict[str, Speed]:
+    from t5xpg import tasks
+
+    vocabulary = train_sentencepiece(path, os.path.join(folder, "pieces"))
+    ways = {
+        "**the seed's task, SentencePiece**": packed_batches(add_seed_task("seed_pieces", path, vocabulary)),
+        "jsonl_task, SentencePiece, embedded engine": engine_batches(
+            tasks.jsonl_task("pieces", {"train": path}, vocabulary=vocabulary)
+        ),
+    }
+    return {name: measure(way, EXAMPLES_A_BATCH, seconds) for name, way in ways.items()}
+
+
+def compare_objectives(path: str, seconds: float) -> Iterator[dict[str, Speed]]:
+    from t5xpg import mlm, objectives, tasks
+
+    ul2 = objectives.UL2(extreme=((8, 0.5), (64, 0.15), (64, 0.5)))
+    room = {
+        "UL2": (ul2, {"inputs": 512, "targets": 512}, None),
+        "MLM": ("mlm", dict.fromkeys(("inputs", "targets", "selected"), 512), mlm.MaskedLMFeatureConverter),
+    }
+    for name, (objective, lengths, converter_cls) in room.items():
+        task = tasks.jsonl_task(name, {"train": path}, objective)
+        yield {
+            f"**{name}, by SeqIO**": measure(packed_batches(task, lengths, converter_cls), EXAMPLES_A_BATCH, seconds),
+            f"{name}, embedded engine": measure(
+                engine_batches(task, lengths, converter_cls), EXAMPLES_A_BATCH, seconds
+            ),
+        }
 
 
 def in_new_process(measure: str, path: str) -> str:
@@ -207,8 +253,9 @@ def print_own_peak(what: str, path: str) -> None:
 
     if what == "rows":
         dataset = rows(path).batch(ROWS_A_BATCH)
-    else:
-        dataset = packed_batches(tasks.jsonl_task("ours", {"train": path}), epochs=1)
+    else:  # as many as one pass makes, of the bytes of rows that are almost all text
+        batches = os.path.getsize(path) // (600 * EXAMPLES_A_BATCH)
+        dataset = engine_batches(tasks.jsonl_task("ours", {"train": path})).take(batches)
     for _ in dataset:
         pass
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -258,6 +305,9 @@ def report(source: str | None, corpus_rows: int, seconds: float) -> None:
         print(f"{corpus_rows:,} rows, {size / 1e6:.1f} MB; {os.cpu_count()} cores")
         print_table("rows", compare_sources(path, seconds), size / corpus_rows)
         print_table("packed examples", compare_pipelines(path, os.path.join(folder, "cache"), seconds))
+        print_table("packed examples", compare_pieces(path, folder, seconds))
+        for speeds in compare_objectives(path, seconds):
+            print_table("packed examples", speeds)
         print(f"\n| peak memory, MiB | {corpus_rows:,} rows | {10 * corpus_rows:,} rows |\n|---|---:|---:|")
         for what, name in (("rows", "JsonlDataSource, shuffled"), ("packed", "jsonl_task, packed")):
             peaks = (in_new_process(what, file).strip() for file in (path, tenfold))

@@ -166,6 +166,7 @@ def by_seqio(case: Case) -> tf.data.Dataset:
         cfg.task_feature_lengths,
         case.converter_cls(pack=cfg.pack),
         cfg.split,
+        use_cached=cfg.use_cached,
         shuffle=cfg.shuffle,
         num_epochs=None,
         shard_info=case.shard,

@@ -17,11 +17,11 @@ import tensorflow as tf
 
 from t5xpg import objectives
 from t5xpg.batchwise import examples, packing, stages, tokens
+from t5xpg.batchwise.readers import CacheReader, JsonlReader, Reader, cached_files, parsed
 from t5xpg.batchwise.rows import Rows, Texts
 from t5xpg.batchwise.stages import Block, Way
-from t5xpg.data.jsonl_task import JsonlTask
+from t5xpg.data.jsonl_task import MOST_ROWS_IN_MEMORY, JsonlTask
 from t5xpg.data.kept import Kept
-from t5xpg.data.sources import WindowReader
 from t5xpg.data.tf_functions import numpy_function
 
 _ITERATORS = 8  # that go on without restoring their place, at most
@@ -29,23 +29,35 @@ _ID = 16  # bytes
 
 
 def examples_of(
-    task: JsonlTask, lengths: Mapping[str, int], split: str, shuffle: bool, seed: int, shard_info: seqio.ShardInfo
+    task: JsonlTask,
+    use_cached: bool,
+    lengths: Mapping[str, int],
+    split: str,
+    shuffle: bool,
+    seed: int,
+    shard_info: seqio.ShardInfo,
 ) -> Way:
-    """Returns the way from a task's rows to its examples, shuffled if asked for."""
-    in_source = len(task.source.list_shards(split)) >= shard_info.num_shards
-    share = (0, 1) if in_source else (shard_info.index, shard_info.num_shards)
-    pieces = task.source.pieces(split, shard_info if in_source else None)
-    reader = WindowReader(pieces, task.source.columns, shuffle)
-    rows = Rows(reader, seed if shuffle else None, share, task.keeps_rows(split, shard_info))
+    """Returns the way from a task's rows, or those in its cache, to its examples, shuffled if asked for."""
     vocabulary = task.output_features["targets"].vocabulary
+    shards = cached_files(task.cache_dir, split) if use_cached else task.source.list_shards(split)
+    in_source = len(shards) >= shard_info.num_shards
+    share = (0, 1) if in_source else (shard_info.index, shard_info.num_shards)
+    info, order_seed = shard_info if in_source else None, seed if shuffle else None
+    reader: Reader
+    if use_cached:
+        reader = CacheReader(task.cache_dir, split, order_seed, info)
+        keep = task.get_cached_stats(split)["examples"] < MOST_ROWS_IN_MEMORY * shard_info.num_shards
+        tokenize = functools.partial(
+            parsed, features=[name for name, column in task.objective.key_map.items() if column]
+        )
+    else:
+        reader = JsonlReader(task.source, task.source.pieces(split, info), order_seed)
+        keep = task.keeps_rows(split, shard_info)
+        tokenize = functools.partial(_encoded, objective=task.objective, vocabulary=vocabulary)
     later = task.seed_after_cache(seed)
-    steps: list[Callable] = [
-        functools.partial(_encoded, objective=task.objective, vocabulary=vocabulary),
-        *examples.STEPS[type(task.objective)](task.objective, vocabulary, lengths, later),
-    ]
-    if shuffle:
-        steps.append(stages.Shuffle(no_examples(lengths), task.shuffle_buffer_size, seed))
-    return Way(rows, steps)
+    steps = examples.STEPS[type(task.objective)](task.objective, vocabulary, lengths, later)
+    shuffled = [stages.Shuffle(no_examples(lengths), task.shuffle_buffer_size, seed)] if shuffle else []
+    return Way(Rows(reader, share, keep), [tokenize, *steps, *shuffled])
 
 
 def no_examples(lengths: Mapping[str, int]) -> Block:
@@ -60,7 +72,7 @@ def _encoded(texts: Texts, objective: objectives.Objective, vocabulary: seqio.Vo
 
 
 def batches(
-    make_examples: Callable[[], Way], lengths: Mapping[str, int], converter: packing.Converter, pack: bool, size: int
+    make_examples: Callable[[], Any], lengths: Mapping[str, int], converter: packing.Converter, pack: bool, size: int
 ) -> tf.data.Dataset:
     """Returns endless batches of `size` rows, packed or padded, as a model reads them.
 
@@ -71,7 +83,6 @@ def batches(
       pack: whether to pack.
       size: of a batch.
     """
-
     packs = [functools.partial(packing.Pack, no_examples(lengths), lengths)] if pack else []
     no_rows = packs[0]()(no_examples(lengths)) if pack else no_examples(lengths)
 

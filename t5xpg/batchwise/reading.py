@@ -16,6 +16,7 @@ import tensorflow as tf
 from t5xpg import objectives
 from t5xpg.batchwise import dataset, examples, packing, tokens
 from t5xpg.batchwise.mixing import Mix
+from t5xpg.batchwise.stages import Way
 from t5xpg.data.jsonl_task import JsonlMixture, JsonlTask
 from t5xpg.data.sources import JsonlDataSource
 
@@ -45,13 +46,18 @@ def batches(
         return None
     lengths = {name: int(length) for name, length in cfg.task_feature_lengths.items()}
     tasks = seqio.get_subtasks(provider)
-    for task in tasks:
+    from_cache = [cfg.use_cached and task.supports_caching for task in tasks]
+    for task, use_cached in zip(tasks, from_cache, strict=True):
         if not isinstance(task.objective, objectives.Supervised):
             task.objective.check(lengths, task.output_features["targets"].vocabulary)
-        task.say_remarks(cfg.split, cfg.shuffle, shard_info)
+        if not use_cached:
+            task.say_remarks(cfg.split, cfg.shuffle, shard_info)
 
-    def make_examples():
-        found = [dataset.examples_of(task, lengths, cfg.split, cfg.shuffle, seed, shard_info) for task in tasks]
+    def make_examples() -> Way | Mix:
+        settings = cfg.shuffle, seed, shard_info
+        found = [
+            dataset.examples_of(*pair, lengths, cfg.split, *settings) for pair in zip(tasks, from_cache, strict=True)
+        ]
         if len(tasks) == 1:
             return found[0]
         return Mix(found, dataset.no_examples(lengths), [provider.get_rate(task) for task in tasks], seed)
@@ -98,8 +104,8 @@ def _unknown_of(task: seqio.Task, cfg: Any) -> Iterator[str]:
         yield f"{task.name}'s features"
     if cfg.split not in task.splits or set(cfg.task_feature_lengths) != set(task.output_features):
         yield f"{task.name}, which lacks a split or feature that is asked for"
-    if cfg.use_cached and task.supports_caching:
-        yield f"{task.name}'s cache"
+    if cfg.use_cached and task.supports_caching and task.cache_dir is None:
+        yield f"{task.name}'s cache, which is not there"
     if cfg.shuffle and task.shuffle_buffer_size is None:
         yield f"{task.name}, which has no shuffle_buffer_size"
 

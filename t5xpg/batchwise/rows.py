@@ -1,14 +1,12 @@
-"""The rows of JSONL files, over and over, in the order in which SeqIO reads them from a JsonlDataSource."""
+"""Rows, over and over, in the order in which SeqIO reads them: pieces by turns, 16 rows of each."""
 
 from __future__ import annotations
 
-import numpy as np
-
-from t5xpg.batchwise.random_numbers import WordStream, kernel_seeds
+from t5xpg.batchwise.readers import Reader, Window
 from t5xpg.batchwise.stages import Stage
-from t5xpg.data.sources import INTERLEAVED_PIECES, INTERLEAVED_ROWS, WindowReader
+from t5xpg.data.sources import INTERLEAVED_ROWS
 
-Texts = dict[str, list[str]]  # {column: texts}
+Texts = dict[str, list]  # {column: texts, str, or what a cache has in place of them, bytes}
 _ROWS = 512  # of a block, about
 _CLOSED = (-1, 0, 0)
 
@@ -17,17 +15,15 @@ class Rows(Stage):
     """Blocks of rows, endlessly; a block may be empty.
 
     Args:
-      reader: of the pieces' windows.
-      seed: of each epoch's order; None for that of the files.
+      reader: of the pieces.
       share: (index, number of shares): the rows are dealt out in turn.
       keep: whether all epochs have the rows of the first, in its order, from memory.
     """
 
     kept = ("_epoch", "_opened", "_open", "_turn", "_dealt", "_remembered")
 
-    def __init__(self, reader: WindowReader, seed: int | None, share: tuple[int, int], keep: bool):
+    def __init__(self, reader: Reader, share: tuple[int, int], keep: bool):
         self._reader, self._share, self._keep = reader, share, keep
-        self._words = None if seed is None else WordStream(*kernel_seeds(seed))
         self._memory: Texts | None = None
         self._remembered = 0  # rows given of those in memory
         self._begin(0)
@@ -35,9 +31,10 @@ class Rows(Stage):
     def _begin(self, epoch: int) -> None:
         self._epoch = epoch
         self._opened, self._turn, self._dealt = 0, 0, 0  # pieces; the slot whose turn it is; rows, to all shares
-        # Of the piece in each slot: its number, the window that is read, and how many of its rows are given.
-        self._open = [list(_CLOSED) for _ in range(INTERLEAVED_PIECES if self._words else 1)]
-        self._loaded: dict[int, tuple[tuple[int, int, int], list[np.ndarray]]] = {}  # {slot: its window}
+        # Of the piece in each slot: its place in the order, the window that is read, how many of its rows are given.
+        self._open = [list(_CLOSED) for _ in range(self._reader.slots)]
+        self._loaded: dict[int, tuple[tuple[int, int], Window]] = {}  # {slot: ((place, number), its window)}
+        self._order: list[tuple[int, int]] | None = None  # of the epoch, once it is asked for
 
     def __call__(self) -> Texts:
         return self._from_memory() if self._keep else self._from_files()
@@ -56,55 +53,45 @@ class Rows(Stage):
         return block
 
     def _from_files(self) -> Texts:
-        salt = self._salt()
-        order = self._reader.order(salt)
+        self._order = self._reader.epoch(self._epoch) if self._order is None else self._order
         block: Texts = {name: [] for name in self._reader.columns}
         texts = next(iter(block.values()))
         while len(texts) < _ROWS:
             if self._open[self._turn][0] >= 0:
-                self._take(block, salt)
-            elif self._opened < len(order):
-                self._open[self._turn] = [int(order[self._opened]), 0, 0]
+                self._take(block, self._order)
+            elif self._opened < len(self._order):
+                self._open[self._turn] = [self._opened, 0, 0]
                 self._opened += 1
-            elif any(piece >= 0 for piece, _, _ in self._open):
+            elif any(place >= 0 for place, _, _ in self._open):
                 self._turn = (self._turn + 1) % len(self._open)
             else:
-                epoch = self._epoch + 1
                 block = self._share_of(block)
-                self._begin(epoch)
+                self._begin(self._epoch + 1)
                 return block
         return self._share_of(block)
 
-    def _salt(self) -> int:
-        """Returns the random number of the epoch, as tf.data draws it anew for each iterator over a source."""
-        if self._words is None:
-            return 0
-        return int(WordStream(*self._words.words(2 * self._epoch, 2).tolist()).words(0, 1)[0])
-
-    def _take(self, block: Texts, salt: int) -> None:
+    def _take(self, block: Texts, order: list[tuple[int, int]]) -> None:
         """Adds the rows that the piece in turn gives before the next one; fewer where it ends."""
-        piece, window, given = self._open[self._turn]
-        wanted = INTERLEAVED_ROWS if self._words else _ROWS
-        while wanted and piece >= 0:
-            columns = self._window(piece, window, salt)
+        place, number, given = self._open[self._turn]
+        wanted = INTERLEAVED_ROWS if len(self._open) > 1 else _ROWS
+        while wanted and place >= 0:
+            columns = self._window(place, number, *order[place])
             rows = min(wanted, len(columns[0]) - given)
             for texts, column in zip(block.values(), columns, strict=True):
                 texts += column[given : given + rows].tolist()
             wanted, given = wanted - rows, given + rows
             if not len(columns[0]):
-                piece, window, given = _CLOSED
+                place, number, given = _CLOSED
             elif given == len(columns[0]):
-                window, given = window + 1, 0
-        self._open[self._turn] = [piece, window, given]
+                number, given = number + 1, 0
+        self._open[self._turn] = [place, number, given]
         self._turn = (self._turn + 1) % len(self._open)
 
-    def _window(self, piece: int, window: int, salt: int) -> list[np.ndarray]:
-        if window >= self._reader.windows(piece):
-            return [np.array([], object)] * len(self._reader.columns)
+    def _window(self, place: int, number: int, piece: int, salt: int) -> Window:
         name, columns = self._loaded.get(self._turn, (None, []))
-        if name != (piece, window, salt):
-            columns = self._reader(np.int64(piece), np.int64(window), np.int64(salt))
-            self._loaded[self._turn] = (piece, window, salt), columns
+        if name != (place, number):
+            columns = self._reader.window(piece, number, salt)
+            self._loaded[self._turn] = (place, number), columns
         return columns
 
     def _share_of(self, block: Texts) -> Texts:

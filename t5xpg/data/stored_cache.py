@@ -49,7 +49,7 @@ class StoredCache(seqio.FileDataSource):
         stats = json.loads(files.read_text(seqio.get_cached_stats_path(cache_dir, split)))
         count, prefix = info["num_shards"], seqio.get_cached_tfrecord_prefix(cache_dir, split)
         self._shards = [f"{prefix}-{shard:05d}-of-{count:05d}" for shard in range(count)]
-        reader = _RecordReader()
+        reader = RecordReader()
         features = info["features"]
         description = {name: _described(name, **feature) for name, feature in features.items()}
 
@@ -85,7 +85,7 @@ def _described(name: str, shape: Sequence[int | None], dtype: str):
     return tf.io.FixedLenFeature(shape, stored)
 
 
-class _RecordReader:
+class RecordReader:
     """Called by tf.data for window `number` of a file: an array of records, [records]; empty at the end.
 
     A pure function of its arguments; the streams it keeps save reading a file from its start again. Only right after

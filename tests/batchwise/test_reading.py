@@ -11,11 +11,12 @@ import pytest
 import seqio
 import tensorflow as tf
 from conftest import TESTS
+from seqio import dataset_providers
 
 from t5x import utils
 from t5xpg import objectives, tasks
-from t5xpg.batchwise import reading
-from t5xpg.data import jsonl
+from t5xpg.batchwise import dataset, reading
+from t5xpg.data import jsonl, offline_cache
 from t5xpg.data.jsonl_task import JsonlTask
 
 LENGTHS = {"inputs": 64, "targets": 14}
@@ -65,6 +66,34 @@ def test_training_reads_in_arrays(cfg, monkeypatch):
     for a, b in itertools.islice(zip(by_arrays.as_numpy_iterator(), by_seqio.as_numpy_iterator(), strict=True), 9):
         for name in b:
             np.testing.assert_array_equal(a[name], b[name])
+
+
+@pytest.fixture(scope="module")
+def cached(corpus, tmp_path_factory):
+    """Two tasks in SeqIO's offline cache, of more files than are open at a time."""
+    names = [
+        tasks.jsonl_task("cached_spans", corpus, cacheable=True),
+        tasks.jsonl_task("cached_pairs", corpus, "supervised", inputs_key="text", targets_key="text", cacheable=True),
+    ]
+    folder = str(tmp_path_factory.mktemp("cache"))
+    offline_cache.cache_tasks(names, folder, splits=["train"], num_shards=20)
+    before = seqio.get_global_cache_dirs()
+    seqio.set_global_cache_dirs([folder])
+    yield names
+    seqio.set_global_cache_dirs(before)
+
+
+@pytest.mark.parametrize(("shuffle", "shard", "in_memory"), [(True, (0, 1), 0), (False, (1, 3), 10_000)])
+@pytest.mark.parametrize("name", ["cached_spans", "cached_pairs"])
+def test_a_cache_is_read_as_seqio_reads_it(cached, cfg, monkeypatch, tmp_path, name, shuffle, shard, in_memory):
+    monkeypatch.setattr(dataset_providers, "_MAX_EXAMPLES_TO_MEM_CACHE", in_memory)
+    monkeypatch.setattr(dataset, "MOST_ROWS_IN_MEMORY", in_memory)
+    changes = {"mixture_or_task_name": name, "use_cached": True, "shuffle": shuffle, "batch_size": 3}
+    cfg = dataclasses.replace(cfg, **changes)
+    draws = program()
+    monkeypatch.setattr(draws, "BATCHES", 100)  # several epochs
+    case = draws.Case(seqio.get_mixture_or_task(name), cfg, ENC_DEC, seqio.ShardInfo(*shard), 0)
+    assert draws.difference(case, str(tmp_path / "place"), 20) is None
 
 
 class OwnVocabulary(seqio.ByteVocabulary):

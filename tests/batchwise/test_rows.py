@@ -8,8 +8,8 @@ from unittest import mock
 import pytest
 import seqio
 
-from t5xpg.batchwise import rows, stages
-from t5xpg.data import jsonl, sources
+from t5xpg.batchwise import readers, rows, stages
+from t5xpg.data import jsonl
 from t5xpg.data.sources import JsonlDataSource
 
 COLUMNS = {"a": "x", "b": "y"}
@@ -42,8 +42,10 @@ def test_rows_come_in_seqios_order(files, shuffle, shard, keep):
     theirs = (theirs.cache() if keep else theirs).repeat()
 
     def make() -> rows.Rows:
-        reader = sources.WindowReader(source.pieces("train", info if in_source else None), source.columns, shuffle)
-        return rows.Rows(reader, 5 if shuffle else None, (0, 1) if in_source else shard, keep)
+        reader = readers.JsonlReader(
+            source, source.pieces("train", info if in_source else None), 5 if shuffle else None
+        )
+        return rows.Rows(reader, (0, 1) if in_source else shard, keep)
 
     found, ours = [], make()
     while len(found) < 4000 // shard[1]:

@@ -67,7 +67,7 @@ def test_a_file_is_at_its_end_only_right_after_an_error(tmp_path, monkeypatch):
         for record in records:
             writer.write(record)
     whole, name = path.read_bytes(), str(path).encode()
-    reader = stored_cache._RecordReader()
+    reader = stored_cache.RecordReader()
 
     def read(number):
         return reader(name, np.int64(number)).tolist()
