@@ -1,1 +1,12 @@
-"""Rows to batches in arrays over many examples, bit for bit as SeqIO makes them one by one."""
+"""Batches for training, made in arrays over many examples: SeqIO's to the bit, in its order, from the same seeds.
+
+SeqIO makes one example after the other, and TensorFlow takes longer to start an operation than to run it. T5X reads
+tasks that way; the embedded engine asks a `JsonlTask` for its `batches`. In the order of the way:
+
+- `reading` says what is known here to the last bit, and leaves all else to SeqIO;
+- `readers` and `rows`: JSONL files or SeqIO's offline cache, by pieces that take turns, over and over;
+- `tokens`, `documents`, `examples`, `noise`: texts to ids, to examples of an objective;
+- `stages` (shuffling, batches, and how a place is kept), `mixing`, `packing`: what becomes of any examples;
+- `dataset`: all of it as a tf.data.Dataset whose iterators TensorFlow saves and restores;
+- `random_numbers` and `ragged` are what the others are written in.
+"""

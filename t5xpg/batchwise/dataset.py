@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import uuid
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import seqio
@@ -54,8 +55,8 @@ def examples_of(
         reader = JsonlReader(task.source, task.source.pieces(split, info), order_seed)
         keep = task.keeps_rows(split, shard_info)
         tokenize = functools.partial(_encoded, objective=task.objective, vocabulary=vocabulary)
-    later = task.seed_after_cache(seed)
-    steps = examples.STEPS[type(task.objective)](task.objective, vocabulary, lengths, later)
+    wanted = examples.Wanted(task.objective, vocabulary, lengths, task.seed_after_cache(seed))
+    steps = examples.STEPS[type(task.objective)](wanted)
     shuffled = [stages.Shuffle(no_examples(lengths), task.shuffle_buffer_size, seed)] if shuffle else []
     return Way(Rows(reader, share, keep), [tokenize, *steps, *shuffled])
 
@@ -83,11 +84,11 @@ def batches(
       pack: whether to pack.
       size: of a batch.
     """
-    packs = [functools.partial(packing.Pack, no_examples(lengths), lengths)] if pack else []
-    no_rows = packs[0]()(no_examples(lengths)) if pack else no_examples(lengths)
+    no_rows = packing.pack(no_examples(lengths), lengths) if pack else no_examples(lengths)
 
     def new() -> Way:
-        return Way(make_examples(), [*(make() for make in packs), stages.Cut(no_rows, size), converter, in_batches])
+        packs = [packing.Pack(no_examples(lengths), lengths)] if pack else []
+        return Way(make_examples(), [*packs, stages.Cut(no_rows, size), converter, in_batches])
 
     def in_batches(rows: Block) -> Block:
         return {name: array.reshape(-1, size, array.shape[1]) for name, array in rows.items()}

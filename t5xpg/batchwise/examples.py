@@ -7,9 +7,11 @@ stages that end in {feature: int32 [examples, its length]}, EOS included, padded
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import seqio
@@ -20,7 +22,7 @@ from t5xpg.batchwise.documents import Chunks, Joined, SeedStream, split, without
 from t5xpg.batchwise.ragged import Ragged
 from t5xpg.batchwise.random_numbers import Seeds, categorical, floats, integers, split_seeds
 from t5xpg.batchwise.stages import Block, Stage, joined
-from t5xpg.objectives.documents import CHUNK, DocumentObjective
+from t5xpg.objectives.documents import CHUNK
 from t5xpg.objectives.lengths import mask_counts
 from t5xpg.vocabularies import sentinels
 
@@ -147,7 +149,7 @@ class Mixed(Stage):
         denoisers = objective.denoisers(lengths["inputs"], vocabulary)
         self._tokens = np.array([denoiser.tokens for denoiser in denoisers])
         self._logits = np.log([denoiser.rate for denoiser in denoisers]).astype(np.float32)
-        self._prefixes = [np.array(denoiser.prefix, np.int32) for denoiser in denoisers]
+        self._prefixes = [denoiser.prefix for denoiser in denoisers]
         self._converts = [
             span_corruption(denoiser.objective, vocabulary, denoiser.tokens)
             if isinstance(denoiser.objective, objectives.SpanCorruption)
@@ -186,77 +188,69 @@ class Mixed(Stage):
 # ---- All the way from tokens ----
 
 
-def span_corruption_steps(
-    objective: objectives.SpanCorruption, vocabulary: seqio.Vocabulary, lengths: Lengths, seed: int
-) -> list[Callable]:
-    tokens = objective.lengths(lengths["inputs"]).tokens
-    convert = span_corruption(objective, vocabulary, tokens)
-    finish = functools.partial(rows, lengths=lengths, eos=vocabulary.eos_id)
-    return [*_texts(objective, seed), Denoised(tokens, convert, SeedStream(seed, 2), finish)]
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What examples are wanted; `seed` is that of the task's preprocessors."""
+
+    objective: Any
+    vocabulary: seqio.Vocabulary
+    lengths: Lengths
+    seed: int
+
+    def chunks(self) -> list[Callable]:
+        seeds = SeedStream(self.seed, 0) if self.objective.select_random_chunk else None
+        return [_targets, Chunks(CHUNK, seeds)]
+
+    def denoised(self, tokens: int, convert: Convert, asks: int, eos: bool = True) -> Denoised:
+        """Returns the last stage, which is the `asks`-th preprocessor to ask for seeds."""
+        finish = functools.partial(rows, lengths=self.lengths, eos=self.vocabulary.eos_id if eos else None)
+        return Denoised(tokens, convert, SeedStream(self.seed, asks), finish)
 
 
-def iid_denoising_steps(
-    objective: objectives.IidDenoising, vocabulary: seqio.Vocabulary, lengths: Lengths, seed: int
-) -> list[Callable]:
-    convert = iid_denoising(objective, vocabulary)
-    finish = functools.partial(rows, lengths=lengths, eos=vocabulary.eos_id)
-    return [*_texts(objective, seed), Denoised(lengths["inputs"] - 1, convert, SeedStream(seed, 2), finish)]
+def span_corruption_steps(wanted: Wanted) -> list[Callable]:
+    tokens = wanted.objective.lengths(wanted.lengths["inputs"]).tokens
+    convert = span_corruption(wanted.objective, wanted.vocabulary, tokens)
+    return [*wanted.chunks(), Joined(), wanted.denoised(tokens, convert, 2)]
 
 
-def ul2_steps(objective: objectives.UL2, vocabulary: seqio.Vocabulary, lengths: Lengths, seed: int) -> list[Callable]:
-    return [*_texts(objective, seed), Mixed(objective, vocabulary, lengths, seed)]
+def iid_denoising_steps(wanted: Wanted) -> list[Callable]:
+    convert = iid_denoising(wanted.objective, wanted.vocabulary)
+    return [*wanted.chunks(), Joined(), wanted.denoised(wanted.lengths["inputs"] - 1, convert, 2)]
 
 
-def prefix_lm_steps(
-    objective: objectives.PrefixLM, vocabulary: seqio.Vocabulary, lengths: Lengths, seed: int
-) -> list[Callable]:
-    finish = functools.partial(rows, lengths=lengths, eos=vocabulary.eos_id)
-    denoised = Denoised(lengths["inputs"] - 1, prefix_lm, SeedStream(seed, 2), finish)
-    return [_targets, _chunks(objective, seed), without_padding, denoised]
+def ul2_steps(wanted: Wanted) -> list[Callable]:
+    mixed = Mixed(wanted.objective, wanted.vocabulary, wanted.lengths, wanted.seed)
+    return [*wanted.chunks(), Joined(), mixed]
 
 
-def full_lm_steps(
-    objective: objectives.FullLM, vocabulary: seqio.Vocabulary, lengths: Lengths, seed: int
-) -> list[Callable]:
-    with_eos = functools.partial(Ragged.framed, after=np.array([vocabulary.eos_id], np.int32))
-    chunks: list[Callable] = [_chunks(objective, seed), with_eos]
-    if not objective.select_random_chunk:  # EOS ends a document, not each of its chunks
-        chunks = [lambda documents: with_eos(documents.nonempty), Chunks(CHUNK + 1, None)]
-    finish = functools.partial(rows, lengths=lengths)
-    return [_targets, *chunks, Joined(), Denoised(lengths["targets"], full_lm, SeedStream(seed, 1), finish)]
+def prefix_lm_steps(wanted: Wanted) -> list[Callable]:
+    return [*wanted.chunks(), without_padding, wanted.denoised(wanted.lengths["inputs"] - 1, prefix_lm, 2)]
 
 
-def masked_lm_steps(
-    objective: objectives.MaskedLM, vocabulary: seqio.Vocabulary, lengths: Lengths, seed: int
-) -> list[Callable]:
-    bos = [] if vocabulary.bos_id is None or vocabulary.bos_id < 0 else [vocabulary.bos_id]
-    before, after = np.array(bos, np.int32), np.array([vocabulary.eos_id], np.int32)
-    convert = masked_lm(objective, vocabulary)
-    finish = functools.partial(rows, lengths=lengths)
-    denoised = Denoised(lengths["inputs"], convert, SeedStream(seed, 1), finish)
-    return [_targets, functools.partial(Ragged.framed, before=before, after=after), Joined(), denoised]
+def full_lm_steps(wanted: Wanted) -> list[Callable]:
+    with_eos = functools.partial(Ragged.framed, after=[wanted.vocabulary.eos_id])
+    chunks: list[Callable] = [*wanted.chunks(), with_eos]
+    if not wanted.objective.select_random_chunk:  # EOS ends a document, not each of its chunks
+        chunks = [_targets, lambda documents: with_eos(documents.nonempty), Chunks(CHUNK + 1, None)]
+    return [*chunks, Joined(), wanted.denoised(wanted.lengths["targets"], full_lm, 1, eos=False)]
 
 
-def supervised_steps(
-    objective: objectives.Supervised, vocabulary: seqio.Vocabulary, lengths: Lengths, seed: int
-) -> list[Callable]:
-    del objective, seed  # the prefix is part of the text; nothing is random
-    return [functools.partial(rows, lengths=lengths, eos=vocabulary.eos_id)]
+def masked_lm_steps(wanted: Wanted) -> list[Callable]:
+    bos, eos = wanted.vocabulary.bos_id, wanted.vocabulary.eos_id
+    framed = functools.partial(Ragged.framed, before=[] if bos is None or bos < 0 else [bos], after=[eos])
+    convert = masked_lm(wanted.objective, wanted.vocabulary)
+    return [_targets, framed, Joined(), wanted.denoised(wanted.lengths["inputs"], convert, 1, eos=False)]
+
+
+def supervised_steps(wanted: Wanted) -> list[Callable]:
+    return [functools.partial(rows, lengths=wanted.lengths, eos=wanted.vocabulary.eos_id)]
 
 
 def _targets(features: Features) -> Ragged:
     return features["targets"]
 
 
-def _chunks(objective: DocumentObjective, seed: int) -> Chunks:
-    return Chunks(CHUNK, SeedStream(seed, 0) if objective.select_random_chunk else None)
-
-
-def _texts(objective: DocumentObjective, seed: int) -> list[Callable]:
-    return [_targets, _chunks(objective, seed), Joined()]
-
-
-STEPS: dict[type, Callable[..., list[Callable]]] = {
+STEPS: dict[type, Callable[[Wanted], list[Callable]]] = {
     objectives.SpanCorruption: span_corruption_steps,
     objectives.IidDenoising: iid_denoising_steps,
     objectives.UL2: ul2_steps,

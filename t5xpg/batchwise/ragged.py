@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,14 +60,13 @@ class Ragged(NamedTuple):
         rows[np.arange(length) < self.sizes[:, None]] = self.values
         return rows
 
-    def framed(self, before: np.ndarray | None = None, after: np.ndarray | None = None) -> Ragged:
+    def framed(self, before: Sequence[int] = (), after: Sequence[int] = ()) -> Ragged:
         """Returns them with the same values before and after each."""
-        first, last = (np.zeros(0, self.values.dtype) if ends is None else ends for ends in (before, after))
-        sizes = self.sizes + len(first) + len(last)
+        sizes = self.sizes + len(before) + len(after)
         ends = np.cumsum(sizes)
         values = np.empty(sizes.sum(), self.values.dtype)
         is_own = np.ones(len(values), bool)
-        for place, ids in ((ends - sizes, first), (ends - len(last), last)):
+        for place, ids in ((ends - sizes, before), (ends - len(after), after)):
             where = place[:, None] + np.arange(len(ids))
             values[where], is_own[where] = ids, False
         values[is_own] = self.values

@@ -5,7 +5,6 @@ Known is what is exactly of a kind that is listed: a class that a user derived f
 
 from __future__ import annotations
 
-import functools
 import numbers
 from collections.abc import Iterator
 from typing import Any
@@ -62,7 +61,7 @@ def batches(
             return found[0]
         return Mix(found, dataset.no_examples(lengths), [provider.get_rate(task) for task in tasks], seed)
 
-    converter = packing.CONVERTERS[_class(converter_cls), frozenset(lengths)]
+    converter = packing.CONVERTERS[converter_cls, frozenset(lengths)]
     return dataset.batches(make_examples, lengths, converter, cfg.pack, cfg.batch_size // shard_info.num_shards)
 
 
@@ -81,7 +80,7 @@ def _unknown(provider, cfg, converter_cls, num_epochs) -> Iterator[str]:
         yield "trim_output_features = False, or use_custom_packing_ops"
     if not all(isinstance(length, numbers.Integral) and int(length) > 0 for length in lengths.values()):
         yield f"the lengths {lengths}"
-    if (_class(converter_cls), frozenset(lengths)) not in packing.CONVERTERS:
+    if (converter_cls, frozenset(lengths)) not in packing.CONVERTERS:
         yield f"the converter {converter_cls} of {sorted(lengths)}"
     if type(provider) not in (JsonlTask, JsonlMixture):
         yield f"{provider.name}, a {type(provider).__name__}"
@@ -108,9 +107,3 @@ def _unknown_of(task: seqio.Task, cfg: Any) -> Iterator[str]:
         yield f"{task.name}'s cache, which is not there"
     if cfg.shuffle and task.shuffle_buffer_size is None:
         yield f"{task.name}, which has no shuffle_buffer_size"
-
-
-def _class(converter_cls: Any) -> Any:
-    """Returns the class of a partial that binds nothing."""
-    binds_nothing = isinstance(converter_cls, functools.partial) and not (converter_cls.args or converter_cls.keywords)
-    return _class(converter_cls.func) if binds_nothing else converter_cls
