@@ -25,7 +25,7 @@ from t5xpg.data.jsonl_task import MOST_ROWS_IN_MEMORY, JsonlTask
 from t5xpg.data.kept import Kept
 from t5xpg.data.tf_functions import numpy_function
 
-_ITERATORS = 8  # that go on without restoring their place, at most
+_ITERATORS = 4  # that go on without restoring their place, at most
 _ID = 16  # bytes
 
 
