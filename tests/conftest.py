@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +22,9 @@ import pytest
 from command import run_fresh_t5xpg, run_t5xpg
 
 import t5xpg  # noqa: F401
+
+# A shell's jobs in the background start with Ctrl-C ignored, and so would the programs that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).parent
 SHARED_DATA = TESTS.parents[1] / "shared" / "data"
