@@ -21,7 +21,7 @@ NAMES = {
     "t5x": (
         *("adafactor", "contrib.moe", "decoding", "examples", "losses", "metrics", "models", "optimizers"),
         *("partitioning", "trainer", "checkpoints.Checkpointer", "checkpoints.SaveBestCheckpointer"),
-        *("train.train", "eval.evaluate", "infer.infer", "gin_utils.summarize_gin_config"),
+        *("train.train", "eval.evaluate", "infer.infer", "precompile.precompile", "gin_utils.summarize_gin_config"),
         *("utils.CheckpointConfig", "utils.DatasetConfig", "utils.RestoreCheckpointConfig"),
         *("utils.SaveCheckpointConfig", "utils.create_learning_rate_scheduler", "utils.get_training_eval_datasets"),
         "utils.round_vocab_size_to_multiple",

@@ -129,6 +129,21 @@ def test_what_makes_a_state_is_traced_once_and_compiled_ahead():
     assert not np.array_equal(other.params["kernel"], noise)
 
 
+@pytest.mark.parametrize("kind", ["threefry2x32", "unsafe_rbg"])
+def test_a_state_is_made_from_keys_of_the_kind_in_force(kind):
+    seen = []
+
+    def initial(rng, **_):
+        seen.append(rng.shape)
+        return Linear().get_initial_variables(rng, {"x": (4, 2)})
+
+    with jax.default_prng_impl(kind):
+        initialization.TrainStateInitializer(
+            optimizers.sgd(0.5), initial, {"x": (4, 2)}, partitioning.PjitPartitioner(num_partitions=1)
+        )
+        assert seen == [jax.random.PRNGKey(0).shape]
+
+
 def test_a_step_is_compiled_while_its_state_is_made():
     made, initializer = make_trainer()
     state, made.train_state = made.train_state, initializer.global_train_state_shape

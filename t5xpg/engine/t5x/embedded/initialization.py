@@ -49,7 +49,7 @@ class TrainStateInitializer:
         self._partitioner = partitioner
         self._compiled: Future | None = None
         initialize = jax.jit(initialize)  # so that it is traced once, here
-        rng = jax.eval_shape(jax.random.PRNGKey, 0)
+        rng = jax.eval_shape(lambda: jax.random.PRNGKey(0))  # JAX would remember the shape of PRNGKey by itself
         self.global_train_state_shape = jax.eval_shape(partitioner.partition(initialize, None, None), rng)
         self.train_state_axes = partitioner.get_mesh_axes(self.global_train_state_shape)
         self._from_scratch = partitioner.partition(initialize, None, self.train_state_axes)
