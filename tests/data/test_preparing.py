@@ -1,5 +1,6 @@
 """Corpora read by several processes: the same files whatever their number, all of them at once, and through kills."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -242,6 +243,22 @@ def test_a_kill_leaves_no_file_and_the_next_run_begins_anew(tmp_path, sent):
     assert sorted(os.listdir(out)) == [f"text_train-{shard:05d}-of-00004.jsonl" for shard in range(4)]
     rows = [line for path in out.iterdir() for line in path.read_text().splitlines()]
     assert sorted(rows) == sorted((tmp_path / "in.jsonl").read_text().splitlines())
+
+
+@pytest.mark.parametrize("shards", [0, 2])
+def test_a_full_disk_is_named_and_what_was_there_stays(tmp_path, monkeypatch, shards):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "in.txt").write_text("one\n\ntwo\n\nthree\n")
+    out = tmp_path / "out"
+    settings = {"validation_fraction": 0, "shards": shards, "overwrite": True}
+    text_files.prepare_text([tmp_path / "in.txt"], out, **settings)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    monkeypatch.setattr(sharding.Writer, "flush", full)
+    with pytest.raises(corpora.CorpusError, match=r"\.text\.preparing: its disk is full \(.*make room for it\.$"):
+        text_files.prepare_text([tmp_path / "in.txt"], out, **settings)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 def test_two_runs_do_not_write_the_same_corpus(tmp_path):

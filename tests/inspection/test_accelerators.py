@@ -85,3 +85,9 @@ def test_another_name_is_refused_in_a_line_that_lists_what_there_is(name, messag
     with pytest.raises(ValueError) as error:
         accelerators.find(name)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_each_limit_has_a_time_of_its_own():
+    chip = accelerators.find("v5e-4").chip  # 197 TFLOP/s, 819 GB/s, 200 GB/s
+    seconds = chip.seconds(operations=1.97e12, accessed=8.19e9, sent=1e9)
+    assert seconds == pytest.approx({"arithmetic": 0.01, "memory": 0.01, "network": 0.005})

@@ -70,10 +70,3 @@ def precompile(
     files.write_whole(os.path.join(model_dir, "lowered_hlo_pre_optimization"), before)
     files.write_whole(os.path.join(model_dir, "lowered_hlo_post_optimization"), after)
     files.write_whole(os.path.join(model_dir, "assignment"), assignment.getvalue())
-
-
-if __name__ == "__main__":
-    from t5x.embedded import programs
-
-    programs.define_gin_flags()
-    programs.run(precompile)
