@@ -6,10 +6,8 @@ stages that end in {feature: int32 [examples, its length]}, EOS included, padded
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,16 +19,18 @@ from t5xpg.batchwise import noise
 from t5xpg.batchwise.documents import Chunks, Joined, SeedStream, split, without_padding
 from t5xpg.batchwise.ragged import Ragged
 from t5xpg.batchwise.random_numbers import Seeds, categorical, floats, integers, split_seeds
-from t5xpg.batchwise.stages import Block, Stage, joined
+from t5xpg.batchwise.stages import THREADS, Block, Stage
 from t5xpg.objectives.documents import CHUNK
 from t5xpg.objectives.lengths import mask_counts
+from t5xpg.objectives.ul2 import Denoiser
 from t5xpg.vocabularies import sentinels
 
 Lengths = Mapping[str, int]
 Features = dict[str, Ragged]
 Convert = Callable[[Ragged, Seeds], Features]
-_TOKENS = 65_536  # that are masked at a time: what a processor's cache holds
-_THREADS = concurrent.futures.ThreadPoolExecutor(os.cpu_count())  # NumPy works outside Python's lock
+# Examples, which of a block's they are, and what makes their features.
+Part = tuple[Ragged, slice | np.ndarray, Convert]
+_TOKENS = 262_144  # of a part, at least 1 example: so many that threads seldom ask for Python's lock
 
 
 def rows(features: Features, lengths: Lengths, eos: int | None = None) -> Block:
@@ -45,29 +45,91 @@ def rows(features: Features, lengths: Lengths, eos: int | None = None) -> Block:
 
 
 class Denoised(Stage):
-    """Texts -> examples.
+    """Parts -> a block of all their examples.
 
     Args:
-      tokens: of an example's text.
-      convert: makes the features of examples.
+      lengths: of the features.
+      eos: the id behind each example, or None.
       seeds: of the examples.
-      rows: makes rows of the features.
     """
 
     kept = ("_examples",)
 
-    def __init__(self, tokens: int, convert: Convert, seeds: SeedStream, rows: Callable[[Features], Block]):
-        self._tokens, self._convert, self._seeds, self._rows = tokens, convert, seeds, rows
+    def __init__(self, lengths: Lengths, eos: int | None, seeds: SeedStream):
+        self._lengths, self._eos, self._seeds = lengths, eos, seeds
         self._examples = 0
 
-    def __call__(self, texts: Ragged) -> Block:
-        rest = split(texts, self._tokens)
-        parts: list[tuple[Ragged, Seeds]] = []
-        while len(rest.sizes) or not parts:
-            examples, rest = rest.cut(max(_TOKENS // self._tokens, 1))
-            parts.append((examples, self._seeds.of(self._examples, len(examples.sizes))))
-            self._examples += len(examples.sizes)
-        return joined(*_THREADS.map(lambda part: self._rows(self._convert(*part)), parts))
+    def __call__(self, parts: list[Part]) -> Block:
+        count = sum(len(examples.sizes) for examples, _, _ in parts)
+        seeds = self._seeds.of(self._examples, count)
+        self._examples += count
+        block = {name: np.empty([count, length], np.int32) for name, length in self._lengths.items()}
+
+        def make(part: Part) -> None:
+            examples, which, convert = part
+            for name, made in rows(convert(examples, [x[which] for x in seeds]), self._lengths, self._eos).items():
+                block[name][which] = made
+
+        for _ in THREADS.map(make, (part for part in parts if len(part[0].sizes))):
+            pass
+        return block
+
+
+def in_parts(texts: Ragged, tokens: int, convert: Convert) -> list[Part]:
+    """Cuts texts into examples of `tokens` tokens."""
+    parts: list[Part] = []
+    rest, start = split(texts, tokens), 0
+    while len(rest.sizes):
+        examples, rest = rest.cut(max(_TOKENS // tokens, 1))
+        parts.append((examples, slice(start, start + len(examples.sizes)), convert))
+        start += len(examples.sizes)
+    return parts
+
+
+class Drawn(Stage):
+    """UL2's: cuts texts into examples, each by a denoiser of its own and of the length that this one wants.
+
+    Args:
+      objective: UL2.
+      vocabulary: of the text.
+      length: of the inputs.
+      seeds: of the texts.
+    """
+
+    kept = ("_texts",)
+
+    def __init__(self, objective: objectives.UL2, vocabulary: seqio.Vocabulary, length: int, seeds: SeedStream):
+        denoisers = objective.denoisers(length, vocabulary)
+        self._seeds, self._texts = seeds, 0
+        self._tokens = np.array([denoiser.tokens for denoiser in denoisers])
+        self._logits = np.log([denoiser.rate for denoiser in denoisers]).astype(np.float32)
+        self._converts = [_of_denoiser(denoiser, vocabulary) for denoiser in denoisers]
+
+    def __call__(self, texts: Ragged) -> list[Part]:
+        drawn, cut = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        seeds = np.stack(self._seeds.of(self._texts, len(texts.sizes)), 1)
+        self._texts += len(texts.sizes)
+        for seed, size in zip(seeds, texts.sizes.tolist(), strict=True):
+            denoisers = categorical(seed[:, None], size // self._tokens.min() + 1, self._logits)[0]
+            ends = np.cumsum(self._tokens[denoisers])
+            used = np.count_nonzero(ends - self._tokens[denoisers] < size)
+            drawn.append(denoisers[:used])
+            cut.append(np.diff(np.minimum(ends[:used], size), prepend=0))
+        examples, denoisers = Ragged(texts.values, np.concatenate(cut)), np.concatenate(drawn)
+        chosen = [denoisers == number for number in range(len(self._tokens))]
+        return [(examples.of(which), which, convert) for which, convert in zip(chosen, self._converts, strict=True)]
+
+
+def _of_denoiser(denoiser: Denoiser, vocabulary: seqio.Vocabulary) -> Convert:
+    kind, made = denoiser.objective, prefix_lm
+    if isinstance(kind, objectives.SpanCorruption):
+        made = span_corruption(kind, vocabulary, denoiser.tokens)
+
+    def convert(examples: Ragged, seeds: Seeds) -> Features:
+        features = made(examples, seeds)
+        return {**features, "inputs": features["inputs"].framed(before=denoiser.prefix)}
+
+    return convert
 
 
 # ---- What is made of examples ----
@@ -87,7 +149,7 @@ def _with_mask(mask: Callable[[np.ndarray, Seeds], np.ndarray], vocabulary: seqi
     sentinel = sentinels.to_id(0, vocabulary)
 
     def convert(examples: Ragged, seeds: Seeds) -> Features:
-        masked = mask(examples.sizes, seeds) if len(examples.sizes) else np.zeros(0, bool)
+        masked = mask(examples.sizes, seeds)
         return {
             "inputs": noise.with_sentinels(examples, masked, sentinel),
             "targets": noise.with_sentinels(examples, ~masked, sentinel),
@@ -112,8 +174,6 @@ def masked_lm(objective: objectives.MaskedLM, vocabulary: seqio.Vocabulary) -> C
     replaced_share = np.float32(objective.mask_share + objective.random_share)
 
     def convert(examples: Ragged, seeds: Seeds) -> Features:
-        if not len(examples.sizes):
-            return dict.fromkeys(objective.features, examples)
         most = examples.sizes.max()
         exists = np.arange(most) < examples.sizes[:, None]
         for_chance, for_fate, for_id = split_seeds(seeds, 3)
@@ -128,61 +188,6 @@ def masked_lm(objective: objectives.MaskedLM, vocabulary: seqio.Vocabulary) -> C
         return {name: Ragged(ids, examples.sizes) for name, ids in told.items()}
 
     return convert
-
-
-class Mixed(Stage):
-    """UL2's: texts -> examples, each by a denoiser of its own, and of the length that this one wants.
-
-    Args:
-      objective: UL2.
-      vocabulary: of the text.
-      lengths: of the features.
-      seed: of the task's preprocessors.
-    """
-
-    kept = ("_texts", "_examples")
-
-    def __init__(self, objective: objectives.UL2, vocabulary: seqio.Vocabulary, lengths: Lengths, seed: int):
-        self._lengths, self._eos = lengths, vocabulary.eos_id
-        self._draw_seeds, self._seeds = SeedStream(seed, 1), SeedStream(seed, 2)
-        self._texts, self._examples = 0, 0
-        denoisers = objective.denoisers(lengths["inputs"], vocabulary)
-        self._tokens = np.array([denoiser.tokens for denoiser in denoisers])
-        self._logits = np.log([denoiser.rate for denoiser in denoisers]).astype(np.float32)
-        self._prefixes = [denoiser.prefix for denoiser in denoisers]
-        self._converts = [
-            span_corruption(denoiser.objective, vocabulary, denoiser.tokens)
-            if isinstance(denoiser.objective, objectives.SpanCorruption)
-            else prefix_lm
-            for denoiser in denoisers
-        ]
-
-    def __call__(self, texts: Ragged) -> Block:
-        drawn, cut = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        seeds = np.stack(self._draw_seeds.of(self._texts, len(texts.sizes)), 1)
-        self._texts += len(texts.sizes)
-        for seed, size in zip(seeds, texts.sizes.tolist(), strict=True):
-            denoisers = categorical(seed[:, None], size // self._tokens.min() + 1, self._logits)[0]
-            ends = np.cumsum(self._tokens[denoisers])
-            used = np.count_nonzero(ends - self._tokens[denoisers] < size)
-            drawn.append(denoisers[:used])
-            cut.append(np.diff(np.minimum(ends[:used], size), prepend=0))
-        return self._made(Ragged(texts.values, np.concatenate(cut)), np.concatenate(drawn))
-
-    def _made(self, examples: Ragged, drawn: np.ndarray) -> Block:
-        count = len(drawn)
-        seeds = self._seeds.of(self._examples, count)
-        self._examples += count
-        made = {name: np.zeros([count, length], np.int32) for name, length in self._lengths.items()}
-        for denoiser, (prefix, convert) in enumerate(zip(self._prefixes, self._converts, strict=True)):
-            chosen = drawn == denoiser
-            if not chosen.any():
-                continue
-            features = convert(examples.of(chosen), [part[chosen] for part in seeds])
-            features["inputs"] = features["inputs"].framed(before=prefix)
-            for name, ids in rows(features, self._lengths, self._eos).items():
-                made[name][chosen] = ids
-        return made
 
 
 # ---- All the way from tokens ----
@@ -201,30 +206,30 @@ class Wanted:
         seeds = SeedStream(self.seed, 0) if self.objective.select_random_chunk else None
         return [_targets, Chunks(CHUNK, seeds)]
 
-    def denoised(self, tokens: int, convert: Convert, asks: int, eos: bool = True) -> Denoised:
+    def denoised(self, asks: int, eos: bool = True) -> Denoised:
         """Returns the last stage, which is the `asks`-th preprocessor to ask for seeds."""
-        finish = functools.partial(rows, lengths=self.lengths, eos=self.vocabulary.eos_id if eos else None)
-        return Denoised(tokens, convert, SeedStream(self.seed, asks), finish)
+        return Denoised(self.lengths, self.vocabulary.eos_id if eos else None, SeedStream(self.seed, asks))
 
 
 def span_corruption_steps(wanted: Wanted) -> list[Callable]:
     tokens = wanted.objective.lengths(wanted.lengths["inputs"]).tokens
     convert = span_corruption(wanted.objective, wanted.vocabulary, tokens)
-    return [*wanted.chunks(), Joined(), wanted.denoised(tokens, convert, 2)]
+    return [*wanted.chunks(), Joined(), _in_parts(tokens, convert), wanted.denoised(2)]
 
 
 def iid_denoising_steps(wanted: Wanted) -> list[Callable]:
     convert = iid_denoising(wanted.objective, wanted.vocabulary)
-    return [*wanted.chunks(), Joined(), wanted.denoised(wanted.lengths["inputs"] - 1, convert, 2)]
+    return [*wanted.chunks(), Joined(), _in_parts(wanted.lengths["inputs"] - 1, convert), wanted.denoised(2)]
 
 
 def ul2_steps(wanted: Wanted) -> list[Callable]:
-    mixed = Mixed(wanted.objective, wanted.vocabulary, wanted.lengths, wanted.seed)
-    return [*wanted.chunks(), Joined(), mixed]
+    drawn = Drawn(wanted.objective, wanted.vocabulary, wanted.lengths["inputs"], SeedStream(wanted.seed, 1))
+    return [*wanted.chunks(), Joined(), drawn, wanted.denoised(2)]
 
 
 def prefix_lm_steps(wanted: Wanted) -> list[Callable]:
-    return [*wanted.chunks(), without_padding, wanted.denoised(wanted.lengths["inputs"] - 1, prefix_lm, 2)]
+    cut = _in_parts(wanted.lengths["inputs"] - 1, prefix_lm)
+    return [*wanted.chunks(), without_padding, cut, wanted.denoised(2)]
 
 
 def full_lm_steps(wanted: Wanted) -> list[Callable]:
@@ -232,18 +237,22 @@ def full_lm_steps(wanted: Wanted) -> list[Callable]:
     chunks: list[Callable] = [*wanted.chunks(), with_eos]
     if not wanted.objective.select_random_chunk:  # EOS ends a document, not each of its chunks
         chunks = [_targets, lambda documents: with_eos(documents.nonempty), Chunks(CHUNK + 1, None)]
-    return [*chunks, Joined(), wanted.denoised(wanted.lengths["targets"], full_lm, 1, eos=False)]
+    return [*chunks, Joined(), _in_parts(wanted.lengths["targets"], full_lm), wanted.denoised(1, eos=False)]
 
 
 def masked_lm_steps(wanted: Wanted) -> list[Callable]:
     bos, eos = wanted.vocabulary.bos_id, wanted.vocabulary.eos_id
     framed = functools.partial(Ragged.framed, before=[] if bos is None or bos < 0 else [bos], after=[eos])
-    convert = masked_lm(wanted.objective, wanted.vocabulary)
-    return [_targets, framed, Joined(), wanted.denoised(wanted.lengths["inputs"], convert, 1, eos=False)]
+    cut = _in_parts(wanted.lengths["inputs"], masked_lm(wanted.objective, wanted.vocabulary))
+    return [_targets, framed, Joined(), cut, wanted.denoised(1, eos=False)]
 
 
 def supervised_steps(wanted: Wanted) -> list[Callable]:
     return [functools.partial(rows, lengths=wanted.lengths, eos=wanted.vocabulary.eos_id)]
+
+
+def _in_parts(tokens: int, convert: Convert) -> Callable[[Ragged], list[Part]]:
+    return functools.partial(in_parts, tokens=tokens, convert=convert)
 
 
 def _targets(features: Features) -> Ragged:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from t5xpg.batchwise.ragged import Ragged
+from t5xpg.batchwise.ragged import Ragged, places
 from t5xpg.batchwise.random_numbers import FLOAT_BITS, Seeds, floats, integers, split_seeds, stateless_words
 
 
@@ -38,17 +38,19 @@ def _cut(tokens: np.ndarray, segments: np.ndarray, seeds: Seeds, most: int) -> n
     """
     bits = (most - 1).bit_length()
     kind: Any = np.uint32 if 23 + bits <= 32 else np.uint64
-    places = np.arange(most - 1, dtype=kind)
-    drawn = (stateless_words(seeds, most - 1) & FLOAT_BITS).astype(kind) << kind(bits) | places
-    drawn[places >= (tokens[:, None] - 1).astype(kind)] = np.iinfo(kind).max
+    numbers = np.arange(most - 1, dtype=kind)
+    drawn = stateless_words(seeds, most - 1).astype(kind, copy=False)
+    drawn &= FLOAT_BITS
+    drawn <<= bits
+    drawn |= numbers
+    drawn[numbers >= (tokens[:, None] - 1).astype(kind)] = np.iinfo(kind).max
     drawn.sort(axis=1)
-    example, place = np.nonzero((drawn & kind(2**bits - 1)) < (segments[:, None] - 1).astype(kind))
+    drawn &= 2**bits - 1
+    chosen = np.flatnonzero(drawn < (segments[:, None] - 1).astype(kind))  # segments - 1 in each row
     begins = np.cumsum(tokens) - tokens  # of the examples, as if they were in one row
-    starts = np.empty(segments.sum(), np.int64)  # of the segments, there
-    is_first = np.zeros(len(starts), bool)
-    is_first[np.cumsum(segments) - segments] = True
-    starts[is_first] = begins
-    starts[~is_first] = begins[example] + place + 1
+    is_first = places(segments) == 0
+    starts = np.repeat(begins, segments)  # of the segments, there
+    starts[~is_first] += chosen + 1 - np.repeat(np.arange(len(tokens)) * len(drawn[0]), segments - 1)
     return np.diff(starts, append=tokens.sum())
 
 
@@ -67,12 +69,12 @@ def prefix_mask(sizes: np.ndarray, seeds: Seeds) -> np.ndarray:
 
 def with_sentinels(examples: Ragged, masked: np.ndarray, sentinel: int) -> Ragged:
     """Puts a sentinel for each run of masked tokens: `sentinel` for an example's first, the next ones count down."""
-    firsts = examples.starts
     goes_on = np.empty(len(masked), bool)  # the token before it, in the same example, is masked too
     goes_on[1:] = masked[1:] & masked[:-1]
-    goes_on[firsts] = False
-    begins = masked & ~goes_on
-    number = np.cumsum(begins, dtype=np.int32)
-    before = number[firsts] - begins[firsts]
-    ids = np.where(begins, np.repeat(sentinel + 1 + before, examples.sizes) - number, examples.values)
-    return Ragged(ids.astype(np.int32, copy=False), examples.sizes).where(~goes_on)
+    goes_on[examples.starts] = False
+    kept = np.flatnonzero(~goes_on)
+    sizes = np.add.reduceat(~goes_on, examples.starts, dtype=np.int64) if len(kept) else examples.sizes
+    ids, begins = Ragged(examples.values[kept], sizes), masked[kept]
+    runs = np.add.reduceat(begins, ids.starts, dtype=np.int64) if len(begins) else ids.sizes
+    ids.values[begins] = sentinel - places(runs)
+    return ids

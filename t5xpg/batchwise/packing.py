@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import seqio
 
-from t5xpg.batchwise.stages import Block, Stage, joined, part, size
+from t5xpg.batchwise.ragged import places
+from t5xpg.batchwise.stages import THREADS, Block, Stage, joined, part, size
 
 Converter = Callable[[Block], Block]
 
@@ -29,8 +30,11 @@ class Pack(Stage):
         every, at_a_time = joined(self._waiting, block), max(self._lengths.values())
         whole = size(every) // at_a_time * at_a_time
         self._waiting = part(every, slice(whole, None))
-        parts = [slice(start, start + at_a_time) for start in range(0, whole, at_a_time)]
-        return joined(*(pack(part(every, which), self._lengths) for which in [slice(0), *parts]))
+        parts = [part(every, slice(start, start + at_a_time)) for start in range(0, whole, at_a_time)]
+        return joined(*THREADS.map(self._packed, [part(every, slice(0)), *parts]))
+
+    def _packed(self, examples: Block) -> Block:
+        return pack(examples, self._lengths)
 
 
 def pack(examples: Block, lengths: Mapping[str, int]) -> Block:
@@ -45,30 +49,26 @@ def pack(examples: Block, lengths: Mapping[str, int]) -> Block:
       {feature, feature_positions, feature_segment_ids: int32 [rows, length]}.
     """
     sizes = {name: np.count_nonzero(examples[name], 1) for name in lengths}
-    begins = {name: np.cumsum(x) - x for name, x in sizes.items()}  # as if all examples were in one row
-    first = _first_of_rows(sizes, begins, lengths)
-    row = np.searchsorted(first, np.arange(size(examples)), side="right") - 1  # of each example
+    first = _first_of_rows(sizes, lengths)
     packed: Block = {}
     for name, length in lengths.items():
-        place = np.arange(length)
-        exists = place < sizes[name][:, None]
-        offset = row * length + begins[name] - begins[name][first[row]]
-        where = (offset[:, None] + place)[exists]  # among all rows' tokens
-        ids, positions = np.zeros([2, len(first) * length], np.int32)
-        ids[where] = examples[name][exists]
-        positions[where] = np.broadcast_to(place, exists.shape)[exists]
-        ids, positions = ids.reshape(-1, length), positions.reshape(-1, length)
-        segments = np.cumsum(positions == 0, 1, np.int32) * (ids != 0)
-        packed |= {name: ids, f"{name}_positions": positions, f"{name}_segment_ids": segments}
+        filled, number = np.add.reduceat(sizes[name], first), np.cumsum(sizes[name] > 0)  # examples without are none
+        number -= np.repeat(number[first] - (sizes[name][first] > 0), np.diff(first, append=len(number)))
+        values = examples[name][np.arange(length) < sizes[name][:, None]]
+        told = values, places(sizes[name]), np.repeat(number, sizes[name]) * (values != 0)
+        exists = np.arange(length) < filled[:, None]
+        rows = np.zeros([3, *exists.shape], np.int32)
+        for array, flat in zip(rows, told, strict=True):
+            array[exists] = flat
+        packed |= dict(zip((name, f"{name}_positions", f"{name}_segment_ids"), rows, strict=True))
     return packed
 
 
-def _first_of_rows(
-    sizes: Mapping[str, np.ndarray], begins: Mapping[str, np.ndarray], lengths: Mapping[str, int]
-) -> np.ndarray:
+def _first_of_rows(sizes: Mapping[str, np.ndarray], lengths: Mapping[str, int]) -> np.ndarray:
     """Returns the first example of each row, int [rows]."""
-    ends = {name: begins[name] + sizes[name] for name in lengths}
+    ends = {name: np.cumsum(sizes[name]) for name in lengths}  # as if all examples were in one row
     # For a row that begins with each example, the first example that no longer fits: [examples].
+    begins = {name: ends[name] - sizes[name] for name in lengths}
     too_much = [np.searchsorted(ends[name], begins[name] + lengths[name], side="right") for name in lengths]
     after = np.min(too_much, 0).tolist()
     first, example = [], 0

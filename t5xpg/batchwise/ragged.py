@@ -8,6 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 
+def places(sizes: np.ndarray) -> np.ndarray:
+    """Returns the places of values in their sequences, which are of these sizes: 0, 1, 2, 0, 1 for 3 and 2."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
 class Ragged(NamedTuple):
     """Sequences one after the other.
 
@@ -51,8 +56,7 @@ class Ragged(NamedTuple):
         """Returns at most `length` values of each."""
         if not len(self.sizes) or self.sizes.max() <= length:
             return self
-        place = np.arange(len(self.values)) - np.repeat(self.starts, self.sizes)
-        return Ragged(self.values[place < length], np.minimum(self.sizes, length))
+        return Ragged(self.values[places(self.sizes) < length], np.minimum(self.sizes, length))
 
     def padded(self, length: int) -> np.ndarray:
         """Returns them as rows, [sequences, length], with zeros behind; none is longer."""

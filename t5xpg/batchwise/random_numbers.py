@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 Seeds = Sequence[np.ndarray]  # two, int64 [examples]: the seed of tf.random's stateless functions
-FLOAT_BITS = np.uint64(0x7FFFFF)
+FLOAT_BITS = 0x7FFFFF
 _LOW, _HIGH = np.uint64(0xFFFFFFFF), np.uint64(32)  # x & _LOW and x >> _HIGH are its halves
 
 
@@ -22,7 +22,7 @@ def stateless_words(seeds: Seeds, count: int) -> np.ndarray:
     """Returns what TensorFlow's stateless functions draw for each pair of seeds, before they shape it.
 
     Returns:
-      uint64 [examples, count], of 32 bits each.
+      uint32 [examples, count].
     """
     first, second = (np.asarray(seed).astype(np.uint64)[:, None] for seed in seeds)
     seed = [first & _LOW, first >> _HIGH, second & _LOW, second >> _HIGH]
@@ -51,15 +51,14 @@ def categorical(seeds: Seeds, count: int, logits: np.ndarray) -> np.ndarray:
     """
     logits = logits.astype(np.float64)
     sums = list(itertools.accumulate(math.exp(logit - logits.max()) for logit in logits))
-    words = stateless_words(seeds, 2 * count)
+    words = stateless_words(seeds, 2 * count).astype(np.uint64)
     mantissas = (words[:, ::2] & np.uint64(0xFFFFF)) << _HIGH | words[:, 1::2]
     return np.searchsorted(sums, mantissas / 2.0**52 * sums[-1], side="right")
 
 
 def split_seeds(seeds: Seeds, count: int) -> list[list[np.ndarray]]:
     """Returns the first `count` pairs that tf.random.experimental.stateless_split makes of each pair."""
-    words = stateless_words(seeds, 4 * count)
-    halves = words[:, ::2] | words[:, 1::2] << _HIGH
+    halves = stateless_words(seeds, 4 * count).view("<u8")
     return [[halves[:, 2 * i], halves[:, 2 * i + 1]] for i in range(count)]
 
 
@@ -95,8 +94,11 @@ def kernel_seeds(seed: int) -> tuple[int, int]:
 
 
 def _in_order(blocks: Sequence[np.ndarray]) -> np.ndarray:
-    """[rows, blocks] of four words each -> [rows, 4 * blocks]."""
-    return np.stack(blocks, 2).reshape(len(blocks[2]), -1)
+    """[rows, blocks] of four words each -> uint32 [rows, 4 * blocks]."""
+    words = np.empty([*blocks[2].shape, 4], "<u4")
+    for number, part in enumerate(blocks):
+        words[..., number] = part
+    return words.reshape(len(words), -1)
 
 
 def _philox(counter: Sequence[np.ndarray], key: Sequence[np.ndarray]) -> list[np.ndarray]:

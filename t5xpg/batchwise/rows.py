@@ -7,7 +7,7 @@ from t5xpg.batchwise.stages import Stage
 from t5xpg.data.sources import INTERLEAVED_ROWS
 
 Texts = dict[str, list]  # {column: texts, str, or what a cache has in place of them, bytes}
-_ROWS = 512  # of a block, about
+_ROWS, _CHARACTERS = 2048, 2**20  # of a block, until either is reached
 _CLOSED = (-1, 0, 0)
 
 
@@ -24,8 +24,8 @@ class Rows(Stage):
 
     def __init__(self, reader: Reader, share: tuple[int, int], keep: bool):
         self._reader, self._share, self._keep = reader, share, keep
-        self._memory: Texts | None = None
-        self._remembered = 0  # rows given of those in memory
+        self._memory: list[Texts] = []
+        self._remembered = 0  # which of these blocks is the next
         self._begin(0)
 
     def _begin(self, epoch: int) -> None:
@@ -40,25 +40,21 @@ class Rows(Stage):
         return self._from_memory() if self._keep else self._from_files()
 
     def _from_memory(self) -> Texts:
-        if self._memory is None:
+        if not self._memory:
             self._begin(0)
-            blocks = []
             while self._epoch == 0:
-                blocks.append(self._from_files())
-            self._memory = {name: [text for block in blocks for text in block[name]] for name in self._reader.columns}
-        start = self._remembered
-        block = {name: texts[start : start + _ROWS] for name, texts in self._memory.items()}
-        rows = len(next(iter(block.values())))
-        self._remembered = start + rows if rows == _ROWS else 0
+                self._memory.append(self._from_files())
+        block = self._memory[self._remembered]
+        self._remembered = (self._remembered + 1) % len(self._memory)
         return block
 
     def _from_files(self) -> Texts:
         self._order = self._reader.epoch(self._epoch) if self._order is None else self._order
         block: Texts = {name: [] for name in self._reader.columns}
-        texts = next(iter(block.values()))
-        while len(texts) < _ROWS:
+        texts, characters = next(iter(block.values())), 0
+        while len(texts) < _ROWS and characters < _CHARACTERS:
             if self._open[self._turn][0] >= 0:
-                self._take(block, self._order)
+                characters += self._take(block, self._order)
             elif self._opened < len(self._order):
                 self._open[self._turn] = [self._opened, 0, 0]
                 self._opened += 1
@@ -70,15 +66,17 @@ class Rows(Stage):
                 return block
         return self._share_of(block)
 
-    def _take(self, block: Texts, order: list[tuple[int, int]]) -> None:
-        """Adds the rows that the piece in turn gives before the next one; fewer where it ends."""
+    def _take(self, block: Texts, order: list[tuple[int, int]]) -> int:
+        """Adds the rows that the piece in turn gives before the next one, fewer where it ends; returns their length."""
         place, number, given = self._open[self._turn]
-        wanted = INTERLEAVED_ROWS if len(self._open) > 1 else _ROWS
+        wanted, characters = INTERLEAVED_ROWS, 0
         while wanted and place >= 0:
             columns = self._window(place, number, *order[place])
             rows = min(wanted, len(columns[0]) - given)
             for texts, column in zip(block.values(), columns, strict=True):
-                texts += column[given : given + rows].tolist()
+                added = column[given : given + rows].tolist()
+                characters += sum(map(len, added))
+                texts += added
             wanted, given = wanted - rows, given + rows
             if not len(columns[0]):
                 place, number, given = _CLOSED
@@ -86,6 +84,7 @@ class Rows(Stage):
                 number, given = number + 1, 0
         self._open[self._turn] = [place, number, given]
         self._turn = (self._turn + 1) % len(self._open)
+        return characters
 
     def _window(self, place: int, number: int, piece: int, salt: int) -> Window:
         name, columns = self._loaded.get(self._turn, (None, []))

@@ -7,6 +7,7 @@ what it keeps: after it is restored, the same blocks make the same blocks.
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -15,7 +16,9 @@ import numpy as np
 import orjson
 
 from t5xpg.batchwise.random_numbers import WordStream, kernel_seeds
+from t5xpg.data.workers import available
 
+THREADS = concurrent.futures.ThreadPoolExecutor(available())  # NumPy works outside Python's lock
 Block = dict[str, np.ndarray]
 Place = dict[str, Any]  # of arrays, numbers, lists of them, and other places
 
@@ -67,12 +70,12 @@ class Way(Stage):
 
 def to_bytes(place: Place) -> bytes:
     """Returns a place as bytes: what is in it as JSON, in which arrays are numbers, dtypes and shapes, then these."""
-    arrays: list[bytes] = []
+    arrays: list[memoryview] = []
 
     def described(array: object) -> dict[str, object]:
         if not isinstance(array, np.ndarray):
             raise TypeError  # as orjson asks for
-        arrays.append(array.tobytes())
+        arrays.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return {"array": len(arrays) - 1, "dtype": array.dtype.str, "shape": array.shape}
 
     words = orjson.dumps(place, described)

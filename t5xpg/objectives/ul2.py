@@ -73,7 +73,7 @@ class UL2(DocumentObjective):
             if rate
         ]
 
-    def denoisers(self, inputs_length: int, vocabulary: seqio.Vocabulary) -> list[_Denoiser]:
+    def denoisers(self, inputs_length: int, vocabulary: seqio.Vocabulary) -> list[Denoiser]:
         """Returns the mixture, with how much text fills `inputs_length` and how long its targets are.
 
         Raises:
@@ -92,7 +92,7 @@ class UL2(DocumentObjective):
             if isinstance(objective, SpanCorruption):
                 density, mean_span = objective.noise_density, objective.mean_noise_span_length
                 tokens, targets, *_ = fitted_span_corruption_lengths(room, density, mean_span)
-            made.append(_Denoiser(rate, prefix, objective, tokens, targets))
+            made.append(Denoiser(rate, prefix, objective, tokens, targets))
         return made
 
     def check(self, sequence_length: Lengths | None, vocabulary: seqio.Vocabulary) -> None:
@@ -128,7 +128,7 @@ class UL2(DocumentObjective):
         return fill_in(example, vocabulary) or PrefixLM().restore(example, vocabulary)
 
 
-class _Denoiser(NamedTuple):
+class Denoiser(NamedTuple):
     """One part of UL2's mixture, for one inputs length and vocabulary."""
 
     rate: float  # examples, relative to the other denoisers'
@@ -138,7 +138,7 @@ class _Denoiser(NamedTuple):
     targets: int  # room that holds the targets
 
 
-def _draw(text: Example, seed: tf.Tensor, denoisers: Sequence[_Denoiser]) -> Example:
+def _draw(text: Example, seed: tf.Tensor, denoisers: Sequence[Denoiser]) -> Example:
     """Draws denoisers until the text is used up, each taking as many tokens as it wants.
 
     Args:
@@ -171,10 +171,10 @@ def _cut(text: Example) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(cuts).map(example)
 
 
-def _corrupt(example: Example, seed: tf.Tensor, denoisers: Sequence[_Denoiser], output_features: Features) -> Example:
+def _corrupt(example: Example, seed: tf.Tensor, denoisers: Sequence[Denoiser], output_features: Features) -> Example:
     """What `_cut` gives -> {"inputs", "targets"}: int32 without EOS, the prefix in the inputs."""
 
-    def by(denoiser: _Denoiser) -> Example:
+    def by(denoiser: Denoiser) -> Example:
         targets = {"targets": example["targets"]}
         made = denoiser.objective.convert_example(targets, seed, output_features)
         prefix = tf.constant(denoiser.prefix, tf.int32)
