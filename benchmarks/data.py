@@ -7,13 +7,12 @@ of targets) out of the whole pipeline, of bytes, of bytes out of SeqIO's offline
 those of other objectives by SeqIO and in arrays; the peak memory of processes that read the corpus, and ten times the
 corpus, once; and how long the first batch of a corpus of 15 MB takes, and of 1.5 GB.
 CPU time is user and system time of all threads; it can be compared on a busy machine too. Without FILE it makes its own
-text. Takes about five minutes on two quiet cores, and 1.5 GB of disk.
+text. Takes about five minutes on two quiet cores, and 1.5 GB of disk; each way has a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import json
 import os
@@ -188,103 +187,121 @@ def measure(dataset, size: int, seconds: float) -> Speed:
     return Speed(count / (time.perf_counter() - start), (cpu_seconds() - start_cpu) / count * 1e6)
 
 
-def compare_sources(path: str, seconds: float) -> dict[str, Speed]:
-    seed = seed_dataset("train", True, path=path)
-    ways = {
-        "the seed's generator, row by row": (seed, 1),
-        "**the seed's generator, in batches**": (seed.batch(ROWS_A_BATCH), ROWS_A_BATCH),
-        "JsonlDataSource, in the file's order": (rows(path, False).repeat().batch(ROWS_A_BATCH), ROWS_A_BATCH),
-        "JsonlDataSource, shuffled": (rows(path).repeat().batch(ROWS_A_BATCH), ROWS_A_BATCH),
-    }
-    return {name: measure(*way, seconds) for name, way in ways.items()}
+def pieces(folder: str):
+    from t5xpg import vocabularies
+
+    return vocabularies.sentencepiece(os.path.join(folder, "pieces.model"))
 
 
-def compare_pipelines(path: str, folder: str, seconds: float) -> dict[str, Speed]:
-    from t5xpg import tasks, vocabularies
-
-    ways = {
-        "**the seed's task**": packed_batches(add_seed_task("seed", path, vocabularies.byte_vocabulary())),
-        "jsonl_task, by SeqIO": packed_batches(tasks.jsonl_task("ours", {"train": path})),
-        "jsonl_task, embedded engine": engine_batches("ours"),
-        "jsonl_task, cached, embedded engine": engine_batches(make_cache(path, folder), use_cached=True),
-    }
-    return {name: measure(way, EXAMPLES_A_BATCH, seconds) for name, way in ways.items()}
-
-
-def compare_pieces(path: str, folder: str, seconds: float) -> dict[str, Speed]:
-    from t5xpg import tasks
-
-    vocabulary = train_sentencepiece(path, os.path.join(folder, "pieces"))
-    ways = {
-        "**the seed's task, SentencePiece**": packed_batches(add_seed_task("seed_pieces", path, vocabulary)),
-        "jsonl_task, SentencePiece, embedded engine": engine_batches(
-            tasks.jsonl_task("pieces", {"train": path}, vocabulary=vocabulary)
-        ),
-    }
-    return {name: measure(way, EXAMPLES_A_BATCH, seconds) for name, way in ways.items()}
-
-
-def compare_objectives(path: str, seconds: float) -> Iterator[dict[str, Speed]]:
+def objective_task(name: str, path: str) -> tuple:
+    """Returns (task, lengths, class of converters) of "UL2" or "MLM"."""
     from t5xpg import mlm, objectives, tasks
 
-    ul2 = objectives.UL2(extreme=((8, 0.5), (64, 0.15), (64, 0.5)))
-    room = {
-        "UL2": (ul2, {"inputs": 512, "targets": 512}, None),
-        "MLM": ("mlm", dict.fromkeys(("inputs", "targets", "selected"), 512), mlm.MaskedLMFeatureConverter),
-    }
-    for name, (objective, lengths, converter_cls) in room.items():
-        task = tasks.jsonl_task(name, {"train": path}, objective)
-        yield {
-            f"**{name}, by SeqIO**": measure(packed_batches(task, lengths, converter_cls), EXAMPLES_A_BATCH, seconds),
-            f"{name}, embedded engine": measure(
-                engine_batches(task, lengths, converter_cls), EXAMPLES_A_BATCH, seconds
-            ),
+    if name == "UL2":
+        objective = objectives.UL2(extreme=((8, 0.5), (64, 0.15), (64, 0.5)))
+        return tasks.jsonl_task(name, {"train": path}, objective), {"inputs": 512, "targets": 512}, None
+    lengths = dict.fromkeys(("inputs", "targets", "selected"), 512)
+    return tasks.jsonl_task(name, {"train": path}, "mlm"), lengths, mlm.MaskedLMFeatureConverter
+
+
+def task(path: str, **settings) -> str:
+    from t5xpg import tasks
+
+    return tasks.jsonl_task("ours", {"train": path}, **settings)
+
+
+def bytes_of_seed(path: str) -> str:
+    from t5xpg import vocabularies
+
+    return add_seed_task("seed", path, vocabularies.byte_vocabulary())
+
+
+# {table: {way: (path of the corpus, folder) -> its dataset}}; the way in bold is what the others are compared with.
+WAYS = {
+    "rows": {
+        "**the seed's generator, in batches**": lambda path, _: seed_dataset("", True, path=path).batch(ROWS_A_BATCH),
+        "JsonlDataSource, in the file's order": lambda path, _: rows(path, False).repeat().batch(ROWS_A_BATCH),
+        "JsonlDataSource, shuffled": lambda path, _: rows(path).repeat().batch(ROWS_A_BATCH),
+    },
+    "packed examples, bytes": {
+        "**the seed's task**": lambda path, _: packed_batches(bytes_of_seed(path)),
+        "jsonl_task, by SeqIO": lambda path, _: packed_batches(task(path)),
+        "jsonl_task, embedded engine": lambda path, _: engine_batches(task(path)),
+        "jsonl_task, cached, embedded engine": lambda path, folder: engine_batches(
+            make_cache(path, os.path.join(folder, "cache")), use_cached=True
+        ),
+    },
+    "packed examples, SentencePiece": {
+        "**the seed's task**": lambda path, folder: packed_batches(add_seed_task("seed", path, pieces(folder))),
+        "jsonl_task, embedded engine": lambda path, folder: engine_batches(task(path, vocabulary=pieces(folder))),
+    },
+    **{
+        f"packed examples, {name}": {
+            "**jsonl_task, by SeqIO**": lambda path, _, name=name: packed_batches(*objective_task(name, path)),
+            "jsonl_task, embedded engine": lambda path, _, name=name: engine_batches(*objective_task(name, path)),
         }
+        for name in ("UL2", "MLM")
+    },
+}
 
 
-def in_new_process(measure: str, path: str) -> str:
-    """What this program prints for `--in_process MEASURE PATH`."""
-    command = [sys.executable, __file__, "--in_process", measure, path]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def in_new_process(*arguments: object) -> str:
+    """What this program prints for `--in_process ARGUMENTS`; this one's memory and TensorFlow are not the other's.
+
+    Python's generators in tf.data change malloc for good in their process: TensorFlow fixes M_MMAP_THRESHOLD, after
+    which each large array is taken from the system anew.
+    """
+    command = [sys.executable, __file__, "--in_process", *map(str, arguments)]
+    found = subprocess.run(command, capture_output=True, text=True)
+    if found.returncode:
+        raise SystemExit(found.stderr)
+    return found.stdout
+
+
+def print_speed(table: str, way: str, path: str, folder: str, seconds: str) -> None:
+    size = ROWS_A_BATCH if table == "rows" else EXAMPLES_A_BATCH
+    print(*measure(WAYS[table][way](path, folder), size, float(seconds)))
 
 
 def print_own_peak(what: str, path: str) -> None:
-    from t5xpg import tasks
-
+    """Prints the most memory that this process has had, in MiB."""
     if what == "rows":
         dataset = rows(path).batch(ROWS_A_BATCH)
     else:  # as many as one pass makes, of the bytes of rows that are almost all text
         batches = os.path.getsize(path) // (600 * EXAMPLES_A_BATCH)
-        dataset = engine_batches(tasks.jsonl_task("ours", {"train": path})).take(batches)
+        dataset = engine_batches(task(path)).take(batches)
     for _ in dataset:
         pass
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(round(peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)))
+    with open("/proc/self/status") as file:  # getrusage's is that of the parent, where it was larger
+        print(next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) >> 10)
 
 
 def print_first_batch(path: str) -> None:
     """Prints the seconds, and those of CPU time, from asking for data to train on to its first batch."""
-    from t5xpg import tasks
-
-    task = tasks.jsonl_task("ours", {"train": path})
+    name = task(path)
     start, start_cpu = time.perf_counter(), cpu_seconds()
-    next(iter(engine_batches(task)))
+    next(iter(engine_batches(name)))
     print(f"{time.perf_counter() - start:.2f} {cpu_seconds() - start_cpu:.2f}", flush=True)
     os._exit(0)  # without waiting for what is read ahead
+
+
+IN_PROCESS = {"speed": print_speed, "peak": print_own_peak, "first": print_first_batch}
 
 
 # ---- The report ----
 
 
-def print_table(what: str, speeds: dict[str, Speed], row_bytes: float = 0) -> None:
-    """One table; the way in bold is what the others are compared with."""
-    compared = next(speed for name, speed in speeds.items() if name.startswith("**"))
-    header = [what, "a second", *(["MB/s"] if row_bytes else []), "speed", "CPU µs each", "of the CPU"]
+def print_table(name: str, path: str, folder: str, seconds: float, row_bytes: float) -> None:
+    """One table, each way measured in a process of its own."""
+    compared, of_rows = Speed(0, 0), name == "rows"
+    header = [name, "a second", *(["MB/s"] if of_rows else []), "speed", "CPU µs each", "of the CPU"]
     print(f"\n| {' | '.join(header)} |\n|---{'|---:' * (len(header) - 1)}|")
-    for name, (a_second, cpu_us) in speeds.items():
-        megabytes = [f"{a_second * row_bytes / 1e6:.1f}"] if row_bytes else []
-        cells = [name, f"{a_second:,.0f}", *megabytes, f"{a_second / compared.a_second:.1f}×"]
-        print(f"| {' | '.join(cells)} | {cpu_us:.1f} | 1/{compared.cpu_us / cpu_us:.1f} |", flush=True)
+    for way in WAYS[name]:
+        found = Speed(*map(float, in_new_process("speed", name, way, path, folder, seconds).split()))
+        compared = found if way.startswith("**") else compared
+        megabytes = [f"{found.a_second * row_bytes / 1e6:.1f}"] if of_rows else []
+        cells = [way, f"{found.a_second:,.0f}", *megabytes, f"{found.a_second / compared.a_second:.1f}×"]
+        print(f"| {' | '.join(cells)} | {found.cpu_us:.1f} | 1/{compared.cpu_us / found.cpu_us:.1f} |", flush=True)
 
 
 def print_first_batches(folder: str, source: str, row_bytes: float) -> None:
@@ -303,14 +320,12 @@ def report(source: str | None, corpus_rows: int, seconds: float) -> None:
         make_corpus(tenfold, 10 * corpus_rows, path)
         size = os.path.getsize(path)
         print(f"{corpus_rows:,} rows, {size / 1e6:.1f} MB; {os.cpu_count()} cores")
-        print_table("rows", compare_sources(path, seconds), size / corpus_rows)
-        print_table("packed examples", compare_pipelines(path, os.path.join(folder, "cache"), seconds))
-        print_table("packed examples", compare_pieces(path, folder, seconds))
-        for speeds in compare_objectives(path, seconds):
-            print_table("packed examples", speeds)
+        train_sentencepiece(path, os.path.join(folder, "pieces"))
+        for table in WAYS:
+            print_table(table, path, folder, seconds, size / corpus_rows)
         print(f"\n| peak memory, MiB | {corpus_rows:,} rows | {10 * corpus_rows:,} rows |\n|---|---:|---:|")
         for what, name in (("rows", "JsonlDataSource, shuffled"), ("packed", "jsonl_task, packed")):
-            peaks = (in_new_process(what, file).strip() for file in (path, tenfold))
+            peaks = (in_new_process("peak", what, file).strip() for file in (path, tenfold))
             print(f"| {name} | {' | '.join(peaks)} |", flush=True)
         os.remove(tenfold)
         print_first_batches(folder, path, size / corpus_rows)
@@ -321,14 +336,11 @@ def main() -> None:
     parser.add_argument("file", nargs="?", help="JSONL whose rows have a key 'text'")
     parser.add_argument("--rows", type=int, default=12_000, help="SeqIO holds fewer than 10,000 in memory")
     parser.add_argument("--seconds", type=float, default=4, help="that each way is measured for")
-    parser.add_argument("--in_process", choices=["rows", "packed", "first"], help=argparse.SUPPRESS)
+    parser.add_argument("--in_process", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if args.in_process:
-        with contextlib.redirect_stderr(None):
-            if args.in_process == "first":
-                print_first_batch(args.file)
-            print_own_peak(args.in_process, args.file)
+        IN_PROCESS[args.in_process[0]](*args.in_process[1:])
     else:
         report(args.file, args.rows, args.seconds)
 
