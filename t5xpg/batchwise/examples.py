@@ -70,20 +70,23 @@ class Denoised(Stage):
             for name, made in rows(convert(examples, [x[which] for x in seeds]), self._lengths, self._eos).items():
                 block[name][which] = made
 
-        for _ in THREADS.map(make, (part for part in parts if len(part[0].sizes))):
-            pass
+        list(THREADS.map(make, (part for part in parts if len(part[0].sizes))))
         return block
 
 
-def in_parts(texts: Ragged, tokens: int, convert: Convert) -> list[Part]:
-    """Cuts texts into examples of `tokens` tokens."""
-    parts: list[Part] = []
-    rest, start = split(texts, tokens), 0
-    while len(rest.sizes):
-        examples, rest = rest.cut(max(_TOKENS // tokens, 1))
-        parts.append((examples, slice(start, start + len(examples.sizes)), convert))
-        start += len(examples.sizes)
-    return parts
+def in_parts(tokens: int, convert: Convert) -> Callable[[Ragged], list[Part]]:
+    """Returns what cuts texts into examples of `tokens` tokens."""
+
+    def cut(texts: Ragged) -> list[Part]:
+        parts: list[Part] = []
+        rest, start = split(texts, tokens), 0
+        while len(rest.sizes):
+            examples, rest = rest.cut(max(_TOKENS // tokens, 1))
+            parts.append((examples, slice(start, start + len(examples.sizes)), convert))
+            start += len(examples.sizes)
+        return parts
+
+    return cut
 
 
 class Drawn(Stage):
@@ -121,9 +124,9 @@ class Drawn(Stage):
 
 
 def _of_denoiser(denoiser: Denoiser, vocabulary: seqio.Vocabulary) -> Convert:
-    kind, made = denoiser.objective, prefix_lm
-    if isinstance(kind, objectives.SpanCorruption):
-        made = span_corruption(kind, vocabulary, denoiser.tokens)
+    made: Convert = prefix_lm
+    if isinstance(denoiser.objective, objectives.SpanCorruption):
+        made = span_corruption(denoiser.objective, vocabulary, denoiser.tokens)
 
     def convert(examples: Ragged, seeds: Seeds) -> Features:
         features = made(examples, seeds)
@@ -214,12 +217,12 @@ class Wanted:
 def span_corruption_steps(wanted: Wanted) -> list[Callable]:
     tokens = wanted.objective.lengths(wanted.lengths["inputs"]).tokens
     convert = span_corruption(wanted.objective, wanted.vocabulary, tokens)
-    return [*wanted.chunks(), Joined(), _in_parts(tokens, convert), wanted.denoised(2)]
+    return [*wanted.chunks(), Joined(), in_parts(tokens, convert), wanted.denoised(2)]
 
 
 def iid_denoising_steps(wanted: Wanted) -> list[Callable]:
     convert = iid_denoising(wanted.objective, wanted.vocabulary)
-    return [*wanted.chunks(), Joined(), _in_parts(wanted.lengths["inputs"] - 1, convert), wanted.denoised(2)]
+    return [*wanted.chunks(), Joined(), in_parts(wanted.lengths["inputs"] - 1, convert), wanted.denoised(2)]
 
 
 def ul2_steps(wanted: Wanted) -> list[Callable]:
@@ -228,7 +231,7 @@ def ul2_steps(wanted: Wanted) -> list[Callable]:
 
 
 def prefix_lm_steps(wanted: Wanted) -> list[Callable]:
-    cut = _in_parts(wanted.lengths["inputs"] - 1, prefix_lm)
+    cut = in_parts(wanted.lengths["inputs"] - 1, prefix_lm)
     return [*wanted.chunks(), without_padding, cut, wanted.denoised(2)]
 
 
@@ -237,22 +240,18 @@ def full_lm_steps(wanted: Wanted) -> list[Callable]:
     chunks: list[Callable] = [*wanted.chunks(), with_eos]
     if not wanted.objective.select_random_chunk:  # EOS ends a document, not each of its chunks
         chunks = [_targets, lambda documents: with_eos(documents.nonempty), Chunks(CHUNK + 1, None)]
-    return [*chunks, Joined(), _in_parts(wanted.lengths["targets"], full_lm), wanted.denoised(1, eos=False)]
+    return [*chunks, Joined(), in_parts(wanted.lengths["targets"], full_lm), wanted.denoised(1, eos=False)]
 
 
 def masked_lm_steps(wanted: Wanted) -> list[Callable]:
     bos, eos = wanted.vocabulary.bos_id, wanted.vocabulary.eos_id
     framed = functools.partial(Ragged.framed, before=[] if bos is None or bos < 0 else [bos], after=[eos])
-    cut = _in_parts(wanted.lengths["inputs"], masked_lm(wanted.objective, wanted.vocabulary))
+    cut = in_parts(wanted.lengths["inputs"], masked_lm(wanted.objective, wanted.vocabulary))
     return [_targets, framed, Joined(), cut, wanted.denoised(1, eos=False)]
 
 
 def supervised_steps(wanted: Wanted) -> list[Callable]:
     return [functools.partial(rows, lengths=wanted.lengths, eos=wanted.vocabulary.eos_id)]
-
-
-def _in_parts(tokens: int, convert: Convert) -> Callable[[Ragged], list[Part]]:
-    return functools.partial(in_parts, tokens=tokens, convert=convert)
 
 
 def _targets(features: Features) -> Ragged:

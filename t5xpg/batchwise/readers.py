@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import seqio
@@ -20,31 +19,13 @@ from t5xpg.data.stored_cache import RecordReader
 Window = list[np.ndarray]  # per column, [rows]
 
 
-class Reader(Protocol):
-    """What `Rows` reads.
+class JsonlReader:
+    """As `JsonlDataSource.get_dataset`; `seed` is None without shuffling.
 
     Attributes:
       columns: names of what a row has.
       slots: how many pieces are open at a time.
     """
-
-    @property
-    def columns(self) -> Sequence[str]: ...
-
-    @property
-    def slots(self) -> int: ...
-
-    def epoch(self, number: int) -> list[tuple[int, int]]:
-        """Returns the pieces in the order of an epoch, each with what decides the order within it."""
-        ...
-
-    def window(self, piece: int, number: int, salt: int) -> Window:
-        """Returns a piece's window; beyond its last, one without rows."""
-        ...
-
-
-class JsonlReader:
-    """As `JsonlDataSource.get_dataset`; `seed` is None without shuffling."""
 
     def __init__(self, source: JsonlDataSource, pieces: list[Piece], seed: int | None):
         self._reader = WindowReader(pieces, source.columns, seed is not None)
@@ -52,11 +33,13 @@ class JsonlReader:
         self.columns, self.slots = list(source.columns), 1 if seed is None else INTERLEAVED_PIECES
 
     def epoch(self, number: int) -> list[tuple[int, int]]:
+        """Returns the pieces in the order of an epoch, each with what decides the order within it."""
         # tf.data draws a number anew for each iterator over a source.
         salt = 0 if self._words is None else int(_of_iterator(self._words, number).words(0, 1)[0])
         return [(piece, salt) for piece in self._reader.order(salt).tolist()]
 
     def window(self, piece: int, number: int, salt: int) -> Window:
+        """Returns a piece's window; beyond its last, one without rows."""
         if number >= self._reader.windows(piece):
             return [np.array([], object)] * len(self.columns)
         return self._reader(np.int64(piece), np.int64(number), np.int64(salt))
@@ -97,6 +80,9 @@ class CacheReader:
 def _of_iterator(dataset: WordStream, number: int) -> WordStream:
     """Returns the words of the `number`-th iterator over a dataset: its seeds are words of the dataset's."""
     return WordStream(*dataset.words(2 * number, 2).tolist())
+
+
+Reader = JsonlReader | CacheReader
 
 
 def cached_files(folder: str | None, split: str) -> list[str]:
