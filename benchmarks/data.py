@@ -101,6 +101,19 @@ def rows(path: str, shuffle: bool = True):
     return JsonlDataSource({"train": path}).get_dataset("train", shuffle, SEED)
 
 
+def array_rows(path: str, shuffle: bool = True) -> Iterator[list[str]]:
+    """As the embedded engine reads the same rows: Python's lists of texts, without tf.data."""
+    from t5xpg.batchwise import readers
+    from t5xpg.batchwise.rows import Rows
+    from t5xpg.data.sources import JsonlDataSource
+
+    source = JsonlDataSource({"train": path})
+    read = Rows(readers.JsonlReader(source, source.pieces("train"), SEED if shuffle else None), (0, 1), keep=False)
+    while True:
+        texts = read()["text"]
+        yield from (texts[start : start + ROWS_A_BATCH] for start in range(0, len(texts), ROWS_A_BATCH))
+
+
 def packed_batches(task: str, lengths: dict[str, int] = LENGTHS, converter_cls=None):
     """What a model reads, of either task: shuffled, corrupted, packed, padded; as SeqIO does it for T5X."""
     import seqio
@@ -174,7 +187,7 @@ def cpu_seconds() -> float:
 
 
 def measure(dataset, size: int, seconds: float) -> Speed:
-    """How fast elements of `size` rows or examples come, after some that fill the buffers."""
+    """How fast elements of `size` rows or examples come, or of as many as a list has, after some that fill buffers."""
     iterator, count = iter(dataset), 0
     next(iterator)
     warm = time.perf_counter() + seconds / 4
@@ -182,8 +195,8 @@ def measure(dataset, size: int, seconds: float) -> Speed:
         next(iterator)
     start, start_cpu = time.perf_counter(), cpu_seconds()
     while time.perf_counter() < start + seconds:
-        next(iterator)
-        count += size
+        element = next(iterator)
+        count += len(element) if isinstance(element, list) else size
     return Speed(count / (time.perf_counter() - start), (cpu_seconds() - start_cpu) / count * 1e6)
 
 
@@ -210,6 +223,16 @@ def task(path: str, **settings) -> str:
     return tasks.jsonl_task("ours", {"train": path}, **settings)
 
 
+def in_files(path: str, folder: str, count: int) -> str:
+    """Deals the rows out to files; returns their pattern."""
+    with open(path, encoding="utf-8") as file:
+        lines = file.readlines()
+    for number in range(count):
+        with open(os.path.join(folder, f"part-{number:02}.jsonl"), "w", encoding="utf-8") as part:
+            part.writelines(lines[number::count])
+    return os.path.join(folder, "part-*.jsonl")
+
+
 def bytes_of_seed(path: str) -> str:
     from t5xpg import vocabularies
 
@@ -222,11 +245,15 @@ WAYS = {
         "**the seed's generator, in batches**": lambda path, _: seed_dataset("", True, path=path).batch(ROWS_A_BATCH),
         "JsonlDataSource, in the file's order": lambda path, _: rows(path, False).repeat().batch(ROWS_A_BATCH),
         "JsonlDataSource, shuffled": lambda path, _: rows(path).repeat().batch(ROWS_A_BATCH),
+        "the same in arrays, in the file's order": lambda path, _: array_rows(path, False),
+        "the same in arrays, shuffled": lambda path, _: array_rows(path),
     },
     "packed examples, bytes": {
         "**the seed's task**": lambda path, _: packed_batches(bytes_of_seed(path)),
         "jsonl_task, by SeqIO": lambda path, _: packed_batches(task(path)),
         "jsonl_task, embedded engine": lambda path, _: engine_batches(task(path)),
+        "the same, one core": lambda path, _: engine_batches(task(path)),
+        "the same, 64 files": lambda path, folder: engine_batches(task(in_files(path, folder, 64))),
         "jsonl_task, cached, embedded engine": lambda path, folder: engine_batches(
             make_cache(path, os.path.join(folder, "cache")), use_cached=True
         ),
@@ -259,6 +286,8 @@ def in_new_process(*arguments: object) -> str:
 
 
 def print_speed(table: str, way: str, path: str, folder: str, seconds: str) -> None:
+    if way.endswith("one core"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # TensorFlow is not loaded yet
     size = ROWS_A_BATCH if table == "rows" else EXAMPLES_A_BATCH
     print(*measure(WAYS[table][way](path, folder), size, float(seconds)))
 

@@ -8,7 +8,7 @@ import numpy as np
 import seqio
 
 from t5xpg.batchwise.ragged import places
-from t5xpg.batchwise.stages import THREADS, Block, Stage, joined, part, size
+from t5xpg.batchwise.stages import Block, Stage, joined, part, size
 
 Converter = Callable[[Block], Block]
 
@@ -31,10 +31,7 @@ class Pack(Stage):
         whole = size(every) // at_a_time * at_a_time
         self._waiting = part(every, slice(whole, None))
         parts = [part(every, slice(start, start + at_a_time)) for start in range(0, whole, at_a_time)]
-        return joined(*THREADS.map(self._packed, [part(every, slice(0)), *parts]))
-
-    def _packed(self, examples: Block) -> Block:
-        return pack(examples, self._lengths)
+        return joined(*(pack(examples, self._lengths) for examples in [part(every, slice(0)), *parts]))
 
 
 def pack(examples: Block, lengths: Mapping[str, int]) -> Block:

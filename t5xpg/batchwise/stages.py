@@ -7,7 +7,6 @@ what it keeps: after it is restored, the same blocks make the same blocks.
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -16,9 +15,7 @@ import numpy as np
 import orjson
 
 from t5xpg.batchwise.random_numbers import WordStream, kernel_seeds
-from t5xpg.data.workers import available
 
-THREADS = concurrent.futures.ThreadPoolExecutor(available())  # NumPy works outside Python's lock
 Block = dict[str, np.ndarray]
 Place = dict[str, Any]  # of arrays, numbers, lists of them, and other places
 
