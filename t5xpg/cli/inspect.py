@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
-from typing import TYPE_CHECKING
+import math
+import pickle
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from t5xpg import recipes
+from t5xpg.cli.quiet import import_tensorflow, quiet_stderr
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from t5xpg.inspection.measurements import Inspection
+    from t5xpg.inspection.speed import Rate, Speed
+
 EXAMPLE = """examples:
   t5xpg inspect wikitext_span_corruption --html page.html
-  t5xpg inspect configs/byt5_tiny.gin FILES=corpus_{split}.jsonl
+  t5xpg inspect configs/byt5_tiny.gin FILES=corpus_{split}.jsonl --feeds 1000
 """
 DEFAULT_MODULE = "t5xpg.tasks"
 
@@ -24,7 +32,7 @@ def register(verbs) -> None:
         "inspect",
         help="show what a model will see of a task",
         description="Takes a few examples apart (text, mask, inputs, targets, decoder inputs) and measures a sample:\n"
-        "lengths, padding, packing, noise, sentinels, speed, and how many steps one epoch takes.",
+        "lengths, padding, packing, noise, sentinels, and how many steps one epoch takes; with --speed also its speed.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -36,6 +44,14 @@ def register(verbs) -> None:
     add("--lengths", metavar="inputs=512,targets=114", help="feature lengths (the recipe's, or 512 and what it makes)")
     add("--html", metavar="FILE", help="also write a page to look at in a browser")
     add("--seed", type=int, default=0, help="of the sample and its masks (0)")
+    add("--speed", action="store_true", help="measure how fast batches are made, on one core and on all (20 s)")
+    add(
+        "--feeds",
+        type=above_zero,
+        metavar="N",
+        help="measure it, and say how many cores make N examples a second, packed ones where the recipe packs: what a "
+        "trainer takes is its batch size times its steps a second",
+    )
     add("--module", default=DEFAULT_MODULE, help=f"imported first, to register tasks ({DEFAULT_MODULE})")
     parser.set_defaults(run=run_inspect)
     parser = verbs.add_parser(
@@ -46,8 +62,6 @@ def register(verbs) -> None:
 
 
 def import_tasks(module: str) -> None:
-    from t5xpg.cli.quiet import import_tensorflow
-
     import_tensorflow()
     importlib.import_module(DEFAULT_MODULE)
     importlib.import_module(module)
@@ -65,19 +79,30 @@ def run_inspect(args: argparse.Namespace) -> int:
         settings["lengths"] = parse_lengths(args.lengths)
     if args.split:
         settings["split"] = args.split
+    wants_speed = args.speed or args.feeds is not None
+    if wants_speed and recipe and recipe.program != "train":
+        raise ValueError(f"--speed and --feeds measure what training reads; this recipe is of t5xpg {recipe.program}.")
     seen = measurements.inspect(task, **settings, rows=args.sample, examples=args.examples, seed=args.seed)
     terminal.show(seen)
+    speed = []
+    if wants_speed:
+        speed = terminal.speed_facts(measure_speed(args, seen, recipe), args.feeds)
+        terminal.show_facts("Speed", speed)
     answers, rates = read_code(recipe, task, settings.get("lengths"))
     terminal.show_code(answers, rates, seen.epoch)
     if args.html:
-        page.write(seen, terminal.facts(seen), args.html, answers, () if rates is None else rates)
+        page.write(seen, terminal.facts(seen) + speed, args.html, answers, () if rates is None else rates)
         print(f"\n{args.html}: open it in a browser")
     return 0
 
 
+def is_task(what: list[str]) -> bool:
+    return len(what) == 1 and not what[0].endswith(".gin")
+
+
 def read_target(what: list[str]) -> tuple[str, dict, recipes.Recipe | None]:
     """Returns (task, settings of its recipe's data, the recipe); {} and None without a recipe."""
-    if len(what) == 1 and not what[0].endswith(".gin"):
+    if is_task(what):
         return what[0], {}, None
     recipe = recipes.read(what)
     cfg = recipe.dataset_config()
@@ -99,12 +124,59 @@ def read_code(
     return answers, rates
 
 
+def measure_speed(args: argparse.Namespace, seen: Inspection, recipe: recipes.Recipe | None) -> Speed:
+    """Measures how fast the batches are made of what was inspected, each time in a process of its own."""
+    from tqdm import tqdm
+
+    from t5xpg.data import workers
+    from t5xpg.inspection import measurements, speed
+
+    lengths = {name: feature.room for name, feature in seen.sample.features.items()}
+    text_bytes = speed.text_bytes_of_a_token(measurements.find(seen.task), lengths, seen.split, args.sample, args.seed)
+    converter_cls, pack = speed.default_converter(lengths), True
+    if recipe:
+        settings = recipe.settings()
+        converter_cls, pack = settings["model"].FEATURE_CONVERTER_CLS, settings["train_dataset_cfg"].pack
+    fields = {"task_feature_lengths": lengths, "split": seen.split, "seed": args.seed}
+    rates, job = {}, (args.what, args.module, fields, pickle.dumps(converter_cls))
+    for cores in tqdm(speed.numbers_of_cores(), "measuring the speed", unit="process", leave=False):
+        rates[cores] = workers.in_new_process(cores, measure, *job)
+    return speed.Speed(rates, pack, text_bytes)
+
+
+def measure(what: list[str], module: str, fields: Mapping[str, Any], pickled_converter_cls: bytes) -> Rate:
+    """Measures the batches of a recipe or task in this process; `fields` of its DatasetConfig are given."""
+    with quiet_stderr():
+        import jax
+
+        jax.config.update("jax_platforms", "cpu")  # the accelerator may be of a process that trains
+        import_tasks(module)
+        from t5xpg.inspection import speed
+
+        if is_task(what):
+            cfg = speed.default_config(what[0], fields)
+        else:
+            cfg = dataclasses.replace(recipes.read(what).dataset_config(), **fields)
+        return speed.measure(cfg, pickle.loads(pickled_converter_cls))
+
+
 def parse_lengths(text: str) -> dict[str, int]:
     """Returns {"inputs": 512, "targets": 114} for "inputs=512,targets=114"."""
     pairs = [pair.split("=") for pair in text.split(",")]
     if not all(len(pair) == 2 and pair[1].strip().isdigit() for pair in pairs):
         raise ValueError(f"--lengths {text!r} is not like inputs=512,targets=114.")
     return {name.strip(): int(length) for name, length in pairs}
+
+
+def above_zero(text: str) -> float:
+    """Returns the number that a user wrote; raises argparse.ArgumentTypeError where it is not one above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, like 1000")
+    return number
 
 
 # ---- tasks ----

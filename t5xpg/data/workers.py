@@ -68,8 +68,7 @@ class Workers:
             while waiting:
                 yield waiting.popleft().result()
         except concurrent.futures.process.BrokenProcessPool:
-            found = f"one of {self.count} processes ended before its work was done"
-            raise ChildProcessError(f"{found}: it was killed, perhaps for lack of memory, or could not start") from None
+            raise _ended(f"one of {self.count} processes") from None
 
     @contextlib.contextmanager
     def progress_bar(self, description: str, total: int) -> Iterator[None]:
@@ -94,6 +93,25 @@ class Workers:
                 bar.update(self._progress.value - before - bar.n)
 
 
+def in_new_process(cores: int, function: Callable[..., Result], *arguments: Any) -> Result:
+    """Returns what `function` does in a process that begins with nothing of this one, and ends with it.
+
+    Args:
+      cores: that it may use, and all that it imports: of those that this process may use, so many at most.
+      function: of a module that is imported there.
+      arguments: its own.
+
+    Raises:
+      ChildProcessError: it was killed, or could not start.
+    """
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, context, _begin_on, (cores,)) as pool:
+        try:
+            return pool.submit(function, *arguments).result()
+        except concurrent.futures.process.BrokenProcessPool:
+            raise _ended("a process") from None
+
+
 def advance(amount: int) -> None:
     """Adds to what the progress bar of this process' `Workers` shows.
 
@@ -109,10 +127,31 @@ def advance(amount: int) -> None:
 
 def available() -> int:
     """Returns how many processes are of use here: one for each core that this one may use."""
-    return min(len(os.sched_getaffinity(0)), _MOST)
+    return min(cores(), _MOST)
+
+
+def cores() -> int:
+    """Returns how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _ended(what: str) -> ChildProcessError:
+    found = f"{what} ended before its work was done"
+    return ChildProcessError(f"{found}: it was killed, perhaps for lack of memory, or could not start")
 
 
 def _begin(progress: Any) -> None:
+    _share(progress)
+    _end_with_parent()
+
+
+def _begin_on(count: int) -> None:
+    if count < cores():
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+    _end_with_parent()
+
+
+def _end_with_parent() -> None:
     """Makes a process end when its parent does, and quietly on Ctrl-C."""
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -122,7 +161,6 @@ def _begin(progress: Any) -> None:
             parent.join()
         os._exit(1)
 
-    _share(progress)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=end_with_parent, daemon=True).start()
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import inspect as inspect_lib
 import os
-import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -80,7 +79,6 @@ class Sample:
     Attributes:
       rows: of the corpus; None for a mixture, whose tasks repeat each at its rate.
       features: {feature: lengths}.
-      seconds: that one process took to prepare the examples.
       text_tokens: of all examples whose text is known, EOS not counted.
       noise_tokens: those of them that the model predicts.
       span_tokens: noise tokens that sentinels stand for; UL2's S-denoiser has no sentinels.
@@ -90,7 +88,6 @@ class Sample:
 
     rows: int | None
     features: Mapping[str, FeatureLengths]
-    seconds: float
     text_tokens: int
     noise_tokens: int
     span_tokens: int
@@ -180,10 +177,10 @@ def inspect(
     if split not in provider.splits:
         raise ValueError(f"{task} has no split {split!r}; it has {sorted(provider.splits)}.")
     lengths = dict(lengths or default_lengths(provider))
-    found, seconds = read(provider, lengths, split, rows, seed)
+    found = read(provider, lengths, split, rows, seed)
     if not found:
         raise ValueError(f"{task}: {rows} rows of split {split!r} make no example. Take more rows.")
-    sample, epoch = measure(provider, found, lengths, seconds), None
+    sample, epoch = measure(provider, found, lengths), None
     if isinstance(provider, seqio.Task) and (corpus_rows := provider.num_input_examples(split)):
         sample = dataclasses.replace(sample, rows=min(rows, corpus_rows))
         epoch = estimate_epoch(sample, corpus_rows, batch_size, pack)
@@ -261,12 +258,11 @@ def read(
     split: str,
     rows: int,
     seed: int,
-) -> tuple[list[dict[str, np.ndarray]], float]:
+) -> list[dict[str, np.ndarray]]:
     """Reads one epoch over `rows` shuffled rows of a task, or `rows` examples of a mixture.
 
     Returns:
-      [{feature: int32 [<= its length]}] of the features in `lengths`, in an order made by `seed`;
-      and the seconds from the first row to the last example.
+      [{feature: int32 [<= its length]}] of the features in `lengths`, in an order made by `seed`.
     """
     if isinstance(provider, seqio.Task):
         dataset = _with_rows(provider, rows).get_dataset(
@@ -278,9 +274,14 @@ def read(
         found = sorted(provider.output_features)
         raise ValueError(f"{provider.name} has no feature {sorted(missing)}; it has {found}.")
     dataset = dataset.map(lambda example: {name: example[name] for name in lengths})
-    started = time.perf_counter()
-    examples = list(tqdm(dataset.as_numpy_iterator(), "reading examples", unit="ex", delay=2, leave=False))
-    return examples, time.perf_counter() - started
+    return list(tqdm(dataset.as_numpy_iterator(), "reading examples", unit="ex", delay=2, leave=False))
+
+
+def text_bytes(task: seqio.Task, split: str, rows: int, seed: int) -> int:
+    """Returns the bytes of all text in the rows of which `read` makes examples, in UTF-8."""
+    found = _FirstRows(task.source, rows).get_dataset(split, shuffle=True, seed=seed).as_numpy_iterator()
+    values = (value for row in found for column in tf.nest.flatten(row) for value in np.asarray(column, object).flat)
+    return sum(len(value) for value in values if isinstance(value, bytes))
 
 
 def _with_rows(task: seqio.Task, rows: int) -> seqio.Task:
@@ -325,7 +326,6 @@ def measure(
     provider: seqio.Task | seqio.Mixture,
     examples: Sequence[Mapping[str, np.ndarray]],
     lengths: Mapping[str, int],
-    seconds: float,
 ) -> Sample:
     """Returns the numbers of a sample of examples; `rows` is None."""
     vocabulary = provider.output_features["targets"].vocabulary
@@ -342,7 +342,6 @@ def measure(
     return Sample(
         rows=None,
         features=features,
-        seconds=seconds,
         text_tokens=sum(len(ids) for ids, _ in texts),
         noise_tokens=int(noise_tokens.sum()),
         span_tokens=int(noise_tokens[sentinels > 0].sum()),

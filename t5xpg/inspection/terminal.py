@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from rich.console import Console
@@ -13,11 +13,14 @@ from rich.text import Text
 from t5xpg.inspection.code import Answer, notable
 from t5xpg.inspection.measurements import Epoch, Example, Inspection, histogram
 from t5xpg.inspection.readable import Token, one_line, visible
+from t5xpg.inspection.speed import Rate, Speed, cores_for, one_core, undivided
 
 STYLES = {"text": "", "noise": "black on yellow", "sentinel": "bold cyan", "special": "dim"}
 LABEL_WIDTH = 18
 SPARKS = "▁▂▃▄▅▆▇█"
 TOKENS_LISTED = 24
+
+Fact = tuple[str, str, str]  # its name, its number, what that is
 
 
 def show(inspection: Inspection, console: Console | None = None) -> None:
@@ -32,8 +35,13 @@ def show(inspection: Inspection, console: Console | None = None) -> None:
         show_example(example, console)
     console.print("\nLengths", style="bold")
     console.print(lengths_table(inspection))
-    console.print("\nSample", style="bold")
-    for name, value, note in facts(inspection):
+    show_facts("Sample", facts(inspection), console)
+
+
+def show_facts(title: str, found: Sequence[Fact], console: Console | None = None) -> None:
+    console = console or Console(highlight=False)
+    console.print(f"\n{title}", style="bold")
+    for name, value, note in found:
         console.print(labelled(name, Text.assemble((value, "bold"), f"  {note}"), width=24))
 
 
@@ -114,8 +122,8 @@ def sparks(lengths: np.ndarray, room: int, bins: int = 32) -> str:
     return "".join(SPARKS[round(count * steps)] if count else " " for count in counts)
 
 
-def facts(inspection: Inspection) -> list[tuple[str, str, str]]:
-    """(name, number, what it is) of the sample and of an epoch, and the remarks."""
+def facts(inspection: Inspection) -> list[Fact]:
+    """What is known of the sample and of an epoch, and the remarks."""
     sample, epoch = inspection.sample, inspection.epoch
     rows = "of a mixture" if sample.rows is None else f"of {sample.rows:,} rows"
     per_row = sample.examples / sample.packed_rows
@@ -129,11 +137,49 @@ def facts(inspection: Inspection) -> list[tuple[str, str, str]]:
         used = f"on average, {sample.sentinels.max()} at most, of {sample.sentinels_available}"
         found.append(("sentinels in an example", f"{sample.sentinels.mean():.1f}", used))
         found.append(("noise span", f"{sample.mean_span:.2f}", "tokens on average"))
-    speed = f"{sample.tokens / sample.seconds:,.0f} tokens/s, inputs and targets, from one process here"
-    found.append(("examples/s", f"{sample.examples / sample.seconds:,.0f}", speed))
     if epoch:
         counted = f"{epoch.packed_rows:,} packed rows" if epoch.pack else f"{epoch.examples:,} examples, not packed"
         whole = "" if sample.rows == epoch.corpus_rows else "about "
         note = f"for {epoch.corpus_rows:,} rows: {whole}{counted}, batch size {epoch.batch_size}"
         found.append(("steps in an epoch", f"{epoch.steps:,}", note))
     return found + [("note", "", remark) for remark in inspection.remarks]
+
+
+def speed_facts(speed: Speed, wanted: float | None) -> list[Fact]:
+    """How fast batches are made, and how many cores make as many examples a second as are wanted."""
+    kind = "packed examples" if speed.pack else "examples"
+    first, *others = speed.rates
+    more = "".join(f", {about(speed.rates[cores].examples)} {_amounts(speed, cores)}" for cores in others)
+    note = f"{_amounts(speed, first)}{more}; made {speed.rates[first].path}"
+    found = [("batches", f"{about(speed.rates[first].examples)} {kind} a second", note)]
+    if wanted is not None:
+        found.append((f"to feed {wanted:,.10g} a second", *_cores_for(wanted, speed.rates)))
+    return found
+
+
+def _amounts(speed: Speed, cores: int) -> str:
+    tokens = speed.rates[cores].tokens
+    text = "" if speed.text_bytes is None else f", {about(tokens * speed.text_bytes / 1e6)} MB of text"
+    counted = f"{about(tokens / 1e6)}M" if tokens >= 1e6 else about(tokens)
+    return f"({counted} tokens{text}) on {'one core' if cores == 1 else f'{cores} cores'}"
+
+
+def _cores_for(wanted: float, rates: Mapping[int, Rate]) -> tuple[str, str]:
+    examples = {cores: rate.examples for cores, rate in rates.items()}
+    cores, here = cores_for(wanted, examples), max(examples)
+    if cores is None:
+        limit = about(one_core(examples) / undivided(examples))
+        note = f"by the rates on 1 and {here} cores, no number of cores makes more than {limit}; hosts share the work"
+        if examples[here] <= one_core(examples):
+            note = f"{here} cores make no more than one: is something else running here?"
+        return "more than a process makes", note
+    value = "1 core" if cores == 1 else f"{cores:,} cores"
+    if cores > here:
+        return value, f"extrapolated: there {'is 1' if here == 1 else f'are {here}'} here"
+    return value, f"of {here} here" + (", if each adds as much" if 1 < here == min(examples) else "")
+
+
+def about(number: float) -> str:
+    """Two digits of a number: 23,000 for 23,412, and 0.53 for 0.526."""
+    rounded = float(f"{number:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
