@@ -30,11 +30,13 @@ class Rate(NamedTuple):
     Attributes:
       examples: rows of batches; packed ones where the run packs.
       tokens: of labels, and of what the encoder reads, without padding.
+      cores: that it used, by its CPU time.
       path: how they are made, in words.
     """
 
     examples: float
     tokens: float
+    cores: float
     path: str
 
 
@@ -82,11 +84,13 @@ def measure(cfg: Any, converter_cls: Any) -> Rate:
     from t5x import utils
 
     batches = utils.get_dataset(cfg, 0, 1, converter_cls).as_numpy_iterator()
-    return Rate(*a_second(batches, time.perf_counter), code.of_batches(cfg, converter_cls).words)
+    return Rate(*a_second(batches, time.perf_counter, time.process_time), code.of_batches(cfg, converter_cls).words)
 
 
-def a_second(batches: Iterator[Mapping[str, np.ndarray]], clock: Callable[[], float]) -> tuple[float, float]:
-    """Returns how many examples and tokens of endless batches come in a second, by a clock that counts these.
+def a_second(
+    batches: Iterator[Mapping[str, np.ndarray]], clock: Callable[[], float], cpu_clock: Callable[[], float]
+) -> tuple[float, float, float]:
+    """Returns how many examples and tokens of endless batches come in a second, and its seconds of CPU time.
 
     What is timed follows the first batch, which waits for buffers, and those of WARM_SECONDS, whose tokens are counted.
     """
@@ -95,10 +99,11 @@ def a_second(batches: Iterator[Mapping[str, np.ndarray]], clock: Callable[[], fl
     for batch in _for(WARM_SECONDS, batches, clock):
         rows += _rows(batch)
         tokens += sum(int(np.count_nonzero(x)) for name, x in batch.items() if _is_text(name))
-    start = clock()
+    start, start_cpu = clock(), cpu_clock()
     measured = sum(map(_rows, _for(SECONDS, batches, clock)))
-    examples = measured / (clock() - start)
-    return examples, examples * tokens / rows
+    passed, used = clock() - start, cpu_clock() - start_cpu
+    examples = measured / passed
+    return examples, examples * tokens / rows, used / passed
 
 
 def _for(seconds: float, batches: Iterator, clock: Callable[[], float]) -> Iterator:

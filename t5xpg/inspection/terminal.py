@@ -19,6 +19,7 @@ STYLES = {"text": "", "noise": "black on yellow", "sentinel": "bold cyan", "spec
 LABEL_WIDTH = 18
 SPARKS = "▁▂▃▄▅▆▇█"
 TOKENS_LISTED = 24
+BUSY = 0.9  # of a core, where a process computes all the time
 
 Fact = tuple[str, str, str]  # its name, its number, what that is
 
@@ -154,6 +155,9 @@ def speed_facts(speed: Speed, wanted: float | None) -> list[Fact]:
     found = [("batches", f"{about(speed.rates[first].examples)} {kind} a second", note)]
     if wanted is not None:
         found.append((f"to feed {wanted:,.10g} a second", *_cores_for(wanted, speed.rates)))
+    if first == 1 and speed.rates[first].cores < BUSY:
+        note = f"the one core was used to {speed.rates[first].cores:.0%}: other programs, or files, were waited for"
+        found.append(("note", "", note))
     return found
 
 
@@ -171,7 +175,7 @@ def _cores_for(wanted: float, rates: Mapping[int, Rate]) -> tuple[str, str]:
         limit = about(one_core(examples) / undivided(examples))
         note = f"by the rates on 1 and {here} cores, no number of cores makes more than {limit}; hosts share the work"
         if examples[here] <= one_core(examples):
-            note = f"{here} cores make no more than one: is something else running here?"
+            note = f"{here} cores make no more than one"
         return "more than a process makes", note
     value = "1 core" if cores == 1 else f"{cores:,} cores"
     if cores > here:

@@ -53,9 +53,10 @@ def test_a_second_is_counted_after_the_buffers_are_full(monkeypatch):
             yield dict.fromkeys(names, ids)
             now += 0.25
 
-    examples, tokens = speed.a_second(batches(), lambda: now)
+    examples, tokens, cores = speed.a_second(batches(), lambda: now, lambda: 1.5 * now + 7)
     assert examples == 4 / 0.25
     assert tokens == examples * 2 * 3.5  # inputs and labels, of 3 or 4 tokens each
+    assert cores == 1.5
 
 
 @pytest.mark.parametrize(("bos_id", "path"), [(0, IN_ARRAYS), (3, "by SeqIO, one example after the other: only it")])
@@ -66,7 +67,7 @@ def test_both_paths_are_measured_and_named(pairs_task, monkeypatch, bos_id, path
     cfg = utils.DatasetConfig(pairs_task, LENGTHS, "train", 5, shuffle=False, seed=0)
     rate = speed.measure(cfg, convert)
     assert rate.path.startswith(path)
-    assert rate.examples > 0 and rate.tokens / rate.examples == pytest.approx(15)
+    assert rate.examples > 0 and rate.cores > 0 and rate.tokens / rate.examples == pytest.approx(15)
 
 
 def test_text_is_that_of_the_rows_in_bytes(pairs_task, tmp_path):
@@ -158,7 +159,7 @@ def test_one_core_fewer_would_not_do():
 
 # ---- What users are told ----
 
-ON_ONE_AND_TWO = {1: Rate(23_412, 12.1e6, IN_ARRAYS), 2: Rate(38_049, 19.6e6, IN_ARRAYS)}
+ON_ONE_AND_TWO = {1: Rate(23_412, 12.1e6, 0.98, IN_ARRAYS), 2: Rate(38_049, 19.6e6, 1.8, IN_ARRAYS)}
 
 
 def test_the_sentence_has_examples_tokens_and_megabytes():
@@ -167,7 +168,7 @@ def test_the_sentence_has_examples_tokens_and_megabytes():
         "batches: 23,000 packed examples a second (12M tokens, 11 MB of text) on one core, "
         "38,000 (20M tokens, 18 MB of text) on 2 cores; made in arrays, of many examples at a time"
     )
-    slow = {8: Rate(7.46, 412.3, "by SeqIO, one example after the other")}
+    slow = {8: Rate(7.46, 412.3, 3.1, "by SeqIO, one example after the other")}
     assert terminal.speed_facts(Speed(slow, False, None), None) == [
         ("batches", "7.5 examples a second", "(410 tokens) on 8 cores; made by SeqIO, one example after the other")
     ]
@@ -191,15 +192,23 @@ def test_the_sentence_has_examples_tokens_and_megabytes():
             {1: 600, 2: 590},
             700,
             "more than a process makes",
-            "2 cores make no more than one: is something else running",
+            "2 cores make no more than one",
         ),
     ],
 )
 def test_cores_are_told_with_where_they_come_from(examples, wanted, value, note):
-    rates = {cores: Rate(rate, 100 * rate, IN_ARRAYS) for cores, rate in examples.items()}
+    rates = {cores: Rate(rate, 100 * rate, cores, IN_ARRAYS) for cores, rate in examples.items()}
     found = terminal.speed_facts(Speed(rates, True, 1), wanted)[1]
     assert found[:2] == (f"to feed {wanted:,.10g} a second", value)
     assert found[2].startswith(note)
+
+
+def test_a_core_that_others_use_is_said():
+    rates = {1: Rate(600, 6000, 0.42, IN_ARRAYS), 2: Rate(900, 9000, 0.8, IN_ARRAYS)}
+    note = "the one core was used to 42%: other programs, or files, were waited for"
+    assert terminal.speed_facts(Speed(rates, True, 1), 100)[2:] == [("note", "", note)]
+    rates[1] = Rate(600, 6000, 0.97, IN_ARRAYS)
+    assert len(terminal.speed_facts(Speed(rates, True, 1), 100)) == 2
 
 
 @pytest.mark.parametrize("wanted", ["0", "-5", "x", "nan", "inf"])
