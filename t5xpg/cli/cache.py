@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import shlex
 
 from t5xpg import recipes
@@ -33,7 +32,7 @@ def register(verbs) -> None:
     add("--module", default="t5xpg.tasks", help="imported first, to register the tasks (t5xpg.tasks)")
     add("--splits", nargs="+", metavar="SPLIT", help="the splits to cache (all)")
     add("--num_shards", type=int, metavar="N", help="files of a split (as many as the source has, 64 at least)")
-    add("--processes", type=int, default=os.cpu_count(), metavar="P", help="how many write at once (one per CPU)")
+    add("--processes", type=int, metavar="P", help="how many write at once (one per CPU; one alone what is small)")
     add("--overwrite", action="store_true", help="rewrite what is already cached or begun")
     parser.set_defaults(run=run)
 

@@ -14,38 +14,32 @@ whole cache or none, and a run that was killed goes on from the parts that it ha
 from __future__ import annotations
 
 import collections
-import concurrent.futures.process
 import contextlib
 import dataclasses
 import fcntl
 import functools
 import hashlib
 import json
-import multiprocessing
 import os
 import re
-import signal
 import socket
-import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import seqio
 import tensorflow as tf
-from tqdm import tqdm
 
 from t5xpg import vocabularies
 from t5xpg.base import files, stores
-from t5xpg.data import jsonl, sources
+from t5xpg.data import cache_records, jsonl, sources, workers
 
 Plan = dict[str, Any]  # what the shards of a split are made of; JSON
 Report = dict[str, Any]  # of a finished part: {"features": …, "stats": …}; JSON
 
 _MIN_SHARDS = 64  # as seqio_cache_tasks: more shards shuffle better
-_SHUFFLE_BUFFER = 1000  # rows, as SeqIO's when it reads
+_LARGE = 32 * 1024 * 1024  # bytes of files; less is cached before other processes have started
 
 
 class CacheError(ValueError):
@@ -57,7 +51,7 @@ def cache_tasks(
     output_cache_dir: str | os.PathLike,
     splits: Sequence[str] | None = None,
     num_shards: int | None = None,
-    processes: int = 1,
+    processes: int | None = 1,
     overwrite: bool = False,
     register: Callable[[], object] | None = None,
 ) -> dict[str, dict[str, dict[str, int]]]:
@@ -73,7 +67,7 @@ def cache_tasks(
       output_cache_dir: the folder that --seqio_additional_cache_dirs is to name.
       splits: those to cache; None is all of the task's.
       num_shards: files of a split; None is as many as the source lists, 64 at least.
-      processes: how many write at the same time; 1 is this one alone.
+      processes: how many write at the same time; 1 is this one alone, None as many as are of use.
       overwrite: rewrite what is already cached or begun.
       register: called first in every other process, to register the tasks there; a function that
         pickle can name, such as functools.partial(importlib.import_module, "my.tasks").
@@ -118,6 +112,13 @@ class _Part:
     index: int
     parts: int
     num_shards: int
+    size: int  # bytes of the source's files that count as this part's, for the progress bar
+
+    @property
+    def seed(self) -> int:
+        """What seqio.beam_utils gives the shard."""
+        digest = hashlib.md5(f"{self.task}shard{self.index}".encode()).digest()
+        return int.from_bytes(digest[:7], "little")
 
     @property
     def paths(self) -> list[str]:
@@ -165,12 +166,13 @@ class _TaskCache:
 
     def parts(self) -> list[_Part]:
         """All parts of the splits to write, the finished ones too."""
-        return [
-            _Part(self.task.name, split, os.fspath(self._unfinished), index, count, plan["num_shards"])
-            for split, plan in self._plans.items()
-            for count in [min(plan["source_shards"], plan["num_shards"])]
-            for index in range(count)
-        ]
+        found = []
+        for split, plan in self._plans.items():
+            count = min(plan["source_shards"], plan["num_shards"])
+            size = sum(size for size, _ in plan["files"].values()) // count
+            folder, shards = os.fspath(self._unfinished), plan["num_shards"]
+            found += [_Part(self.task.name, split, folder, index, count, shards, size) for index in range(count)]
+        return found
 
     def publish(self) -> None:
         """Moves the finished splits to where SeqIO looks for them; may be killed and repeated."""
@@ -287,70 +289,44 @@ def _identify(vocabulary: seqio.Vocabulary) -> str:
 # ---- Writing parts ----
 
 
-def _write(parts: Sequence[_Part], processes: int, register: Callable | None) -> None:
-    """Writes the parts that are not finished, under one progress bar that counts shards."""
+def _write(parts: Sequence[_Part], processes: int | None, register: Callable | None) -> None:
+    """Writes the parts that are not finished, under one progress bar."""
     waiting = [part for part in parts if not files.exists(part.report_path)]
-    total = sum(len(part.paths) for part in parts)
-    with tqdm(desc="caching", total=total, unit="shard", disable=not parts) as bar:
-        bar.update(total - sum(len(part.paths) for part in waiting))
-        for part in _written(waiting, min(processes, len(waiting)), register):
-            bar.update(len(part.paths))
-
-
-def _written(parts: Sequence[_Part], processes: int, register: Callable | None) -> Iterator[_Part]:
-    """Yields each part when it is finished; begins no other after an error."""
-    if processes <= 1:
-        yield from map(_write_part, parts)
+    if not waiting:
         return
-    context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork
-    pool = concurrent.futures.ProcessPoolExecutor(processes, context, register)
-    try:
-        futures = [pool.submit(_write_part, part) for part in parts]
-        for future in concurrent.futures.as_completed(futures):
-            yield future.result()
-    except concurrent.futures.process.BrokenProcessPool:
-        raise CacheError(
-            f"one of {processes} processes was killed, perhaps for lack of memory. Run this again "
-            "with fewer processes: finished shards are kept"
-        ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
+    total, left = (sum(part.size for part in some) for some in (parts, waiting))
+    if processes is None:
+        processes = 1 if 0 < left < _LARGE else workers.available()
+    count = max(min(processes, len(waiting)), 1)
+    begin = functools.partial(_begin, register)
+    with workers.Workers(count, begin) as pool, pool.progress_bar("caching", total, total - left):
+        try:
+            collections.deque(pool.map(_write_part, waiting), maxlen=0)
+        except ChildProcessError as error:
+            raise CacheError(f"{error}. Run this again with fewer processes: finished shards are kept") from None
 
 
-@functools.cache
-def _prepare_process() -> None:
-    """Makes a process of the pool end with its parent, and quietly on Ctrl-C."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-
-    def end_with_parent() -> None:
-        parent.join()
-        os._exit(1)
-
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=end_with_parent, daemon=True).start()
+def _begin(register: Callable | None) -> None:
+    """Prepares a process beside this one."""
+    if register:
+        register()
     tf.config.set_visible_devices([], "GPU")
 
 
-def _write_part(part: _Part) -> _Part:
-    _prepare_process()
+def _write_part(part: _Part) -> None:
     task = seqio.TaskRegistry.get(part.task)
-    features: dict[str, Any] = {}
-    stats: collections.Counter[str] = collections.Counter()
+    share = seqio.ShardInfo(part.index, part.parts)
+    tally = cache_records.Tally()
     try:
         with contextlib.ExitStack() as stack:
             writers = [stack.enter_context(_open_shard(path)) for path in part.paths]
-            for number, example in enumerate(_examples(task, part)):
-                record = seqio.dict_to_tfexample(example).SerializeToString(deterministic=True)
+            records = cache_records.records(task, part.split, share, part.seed, part.size, tally)
+            for number, record in enumerate(records):
                 writers[number % len(writers)].write(record)
-                features = features or {name: _described(x) for name, x in example.items()}
-                _count(example, task.output_features, stats)
     except tf.errors.OpError as error:
         found = jsonl.original_error(error)
         raise CacheError(found or f"{part.task}, split {part.split!r}: {error}") from None
-    _write_json(part.report_path, {"features": features, "stats": stats})
-    return part
+    _write_json(part.report_path, vars(tally))
 
 
 @contextlib.contextmanager
@@ -383,38 +359,6 @@ def _lock(path: Path, locks: contextlib.ExitStack) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise CacheError(taken) from None
-
-
-def _examples(task: seqio.Task, part: _Part) -> tf.data.Dataset:
-    """The part's examples, made with the seed that seqio.beam_utils gives the shard."""
-    digest = hashlib.md5(f"{task.name}shard{part.index}".encode()).digest()
-    seed = int.from_bytes(digest[:7], "little")
-    shard = seqio.ShardInfo(part.index, part.parts)
-    rows = task.source.get_dataset(part.split, shuffle=False, seed=seed, shard_info=shard)
-    examples = task.preprocess_precache(rows, seed)
-    return examples.shuffle(_SHUFFLE_BUFFER, seed).prefetch(tf.data.AUTOTUNE)
-
-
-def _described(value: tf.Tensor | tf.RaggedTensor) -> dict[str, Any]:
-    """Returns {"shape", "dtype"} for the info file, whatever the length."""
-    shape = value.shape.as_list()
-    return {"shape": [None, *shape[1:]] if shape else [], "dtype": value.dtype.name}
-
-
-def _count(
-    example: Mapping[str, tf.Tensor],
-    output_features: Mapping[str, seqio.Feature],
-    stats: collections.Counter[str],
-) -> None:
-    """Adds an example to the statistics: tokens are ids that are neither padding nor EOS."""
-    stats["examples"] += 1
-    for name, feature in output_features.items():
-        value = example.get(name)
-        if isinstance(value, tf.Tensor) and value.dtype in (tf.int32, tf.int64):
-            special = [i for i in (feature.vocabulary.eos_id, feature.vocabulary.pad_id) if i is not None]
-            tokens = int(np.sum(~np.isin(value.numpy(), special)))
-            stats[f"{name}_tokens"] += tokens
-            stats[f"{name}_max_tokens"] = max(stats[f"{name}_max_tokens"], tokens)
 
 
 def _is_maximum(stat: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures.process
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -20,7 +21,13 @@ _MOST = 16  # processes: one hands out what they do and takes what they give
 _STOPPED = -(2**62)
 _EVERY = 0.2  # seconds, for a progress bar
 
-_progress: Any = None  # a number, `value`, that is one in all processes that work together
+_progress: Any = None  # a _Progress that is one in all processes that work together
+
+
+class _Progress(ctypes.Structure):
+    """How many bytes and rows are done; fewer than 0 bytes once a process has failed."""
+
+    _fields_ = (("bytes", ctypes.c_int64), ("rows", ctypes.c_int64))
 
 
 class Workers:
@@ -28,18 +35,22 @@ class Workers:
 
     They begin with nothing of this process, so that it may have threads, TensorFlow or JAX; a script that needs them
     guards what it does by `if __name__ == "__main__"`. They end with this process, however it ends.
+
+    Args:
+      count: of the processes.
+      begin: called first in each other process.
     """
 
-    def __init__(self, count: int):
+    def __init__(self, count: int, begin: Callable[[], object] | None = None):
         self.count = count
         if count == 1:
             self._pool = None
-            self._progress: Any = types.SimpleNamespace(value=0, get_lock=contextlib.nullcontext)
+            self._progress: Any = types.SimpleNamespace(bytes=0, rows=0, get_lock=contextlib.nullcontext)
             _share(self._progress)
             return
         context = multiprocessing.get_context("spawn")
-        self._progress = context.Value("q", 0)
-        self._pool = concurrent.futures.ProcessPoolExecutor(count, context, _begin, (self._progress,))
+        self._progress = context.Value(_Progress)
+        self._pool = concurrent.futures.ProcessPoolExecutor(count, context, _begin, (self._progress, begin))
 
     def __enter__(self) -> Workers:
         return self
@@ -47,7 +58,7 @@ class Workers:
     def __exit__(self, error: type[BaseException] | None, *_) -> None:
         if self._pool:
             if error:
-                self._progress.value = _STOPPED  # what is under way has no use
+                self._progress.bytes = _STOPPED  # what is under way has no use
             self._pool.shutdown(cancel_futures=True)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
@@ -71,17 +82,28 @@ class Workers:
             raise _ended(f"one of {self.count} processes") from None
 
     @contextlib.contextmanager
-    def progress_bar(self, description: str, total: int) -> Iterator[None]:
-        """Shows how much of `total` bytes the processes say, by `advance`, that they have done."""
+    def progress_bar(self, description: str, total: int, done: int = 0) -> Iterator[None]:
+        """Shows how much of `total` bytes the processes say, by `advance`, that they have done, and how many rows.
+
+        Args:
+          description: of the work.
+          total: bytes; 0 if that is not known.
+          done: bytes of the total that were done before.
+        """
         from tqdm import tqdm
 
         has_ended = threading.Event()
-        before = self._progress.value
-        with tqdm(desc=description, total=total, unit="B", unit_scale=True, disable=None) as bar:
+        before = self._progress.bytes - done
+        with tqdm(desc=description, total=total or None, initial=done, unit="B", unit_scale=True, disable=None) as bar:
+
+            def show() -> None:
+                bar.update(self._progress.bytes - before - bar.n)
+                if rows := self._progress.rows:
+                    bar.set_postfix_str(f"{rows:,} rows")
 
             def follow() -> None:
                 while not has_ended.wait(_EVERY):
-                    bar.update(self._progress.value - before - bar.n)
+                    show()
 
             thread = threading.Thread(target=follow, daemon=True)
             thread.start()
@@ -90,7 +112,7 @@ class Workers:
             finally:
                 has_ended.set()
                 thread.join()
-                bar.update(self._progress.value - before - bar.n)
+                show()
 
 
 def in_new_process(cores: int, function: Callable[..., Result], *arguments: Any) -> Result:
@@ -112,17 +134,18 @@ def in_new_process(cores: int, function: Callable[..., Result], *arguments: Any)
             raise _ended("a process") from None
 
 
-def advance(amount: int) -> None:
-    """Adds to what the progress bar of this process' `Workers` shows.
+def advance(amount: int, rows: int = 0) -> None:
+    """Adds bytes and rows to what the progress bar of this process' `Workers` shows.
 
     Raises:
       CancelledError: another process failed.
     """
     if _progress is not None:
         with _progress.get_lock():
-            if _progress.value < 0:
+            if _progress.bytes < 0:
                 raise concurrent.futures.CancelledError
-            _progress.value += amount
+            _progress.bytes += amount
+            _progress.rows += rows
 
 
 def available() -> int:
@@ -140,9 +163,11 @@ def _ended(what: str) -> ChildProcessError:
     return ChildProcessError(f"{found}: it was killed, perhaps for lack of memory, or could not start")
 
 
-def _begin(progress: Any) -> None:
+def _begin(progress: Any, begin: Callable[[], object] | None) -> None:
     _share(progress)
     _end_with_parent()
+    if begin:
+        begin()
 
 
 def _begin_on(count: int) -> None:
