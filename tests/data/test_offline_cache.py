@@ -127,14 +127,27 @@ def test_two_hosts_share_the_corpus(pattern, tmp_path):
     assert min(share.total() for share in shares) > 90
 
 
+STOPS_AT_ITS_SECOND_PART = """
+import time
+from t5xpg.data import cache_records
+records, parts = cache_records.records, []
+def records_of_one_part(*arguments):
+    parts.append(arguments)
+    if len(parts) > 1:
+        time.sleep(1000)
+    return records(*arguments)
+cache_records.records = records_of_one_part
+"""
+
+
 def test_a_killed_run_goes_on_and_ends_with_the_same_files(tmp_path):
-    pattern = write_corpus(tmp_path, 1500)
+    pattern = write_corpus(tmp_path, 600)
     (tmp_path / "killed_tasks.py").write_text(
-        f"from t5xpg import tasks\ntasks.jsonl_task('killed', {pattern!r}, cacheable=True)\n"
+        f"from t5xpg import tasks\ntasks.jsonl_task('killed', {pattern!r}, cacheable=True)\n{STOPS_AT_ITS_SECOND_PART}"
     )
     unfinished = tmp_path / "c" / "killed" / "unfinished"
     command = [sys.executable, "-m", "t5xpg", "cache", "killed", "--module", "killed_tasks"]
-    command += ["--output_cache_dir", str(tmp_path / "c"), "--num_shards", "15", "--processes", "2"]
+    command += ["--output_cache_dir", str(tmp_path / "c"), "--num_shards", "6", "--processes", "2"]
     path = os.pathsep.join([str(TESTS.parent), str(tmp_path)])
     run = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.DEVNULL)
     finished: list[Path] = []
@@ -148,8 +161,8 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_files(tmp_path):
     shard = unfinished / finished[0].name.replace("part", "tfrecord").removesuffix(".json")
     inode = shard.stat().st_ino
     processes_end(str(tmp_path / "c"))
-    offline_cache.cache_tasks(["killed"], tmp_path / "c", num_shards=15)
-    offline_cache.cache_tasks(["killed"], tmp_path / "whole", num_shards=15)
+    offline_cache.cache_tasks(["killed"], tmp_path / "c", num_shards=6)
+    offline_cache.cache_tasks(["killed"], tmp_path / "whole", num_shards=6)
     assert (unfinished.parent / shard.name).stat().st_ino == inode  # kept, not written again
     assert files(tmp_path / "c" / "killed") == files(tmp_path / "whole" / "killed")
     assert cached(tmp_path / "c" / "killed") == before_placeholder(killed)
