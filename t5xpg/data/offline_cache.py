@@ -301,7 +301,7 @@ def _write(parts: Sequence[_Part], processes: int | None, register: Callable | N
     begin = functools.partial(_begin, register)
     with workers.Workers(count, begin) as pool, pool.progress_bar("caching", total, total - left):
         try:
-            collections.deque(pool.map(_write_part, waiting), maxlen=0)
+            pool.do(_write_part, waiting)
         except ChildProcessError as error:
             raise CacheError(f"{error}. Run this again with fewer processes: finished shards are kept") from None
 

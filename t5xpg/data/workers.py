@@ -71,13 +71,28 @@ class Workers:
             yield from map(function, items)
             return
         waiting: collections.deque[concurrent.futures.Future[Result]] = collections.deque()
-        try:
+        with self._deaths_named():
             for item in items:
                 waiting.append(self._pool.submit(function, item))
                 if len(waiting) > self.count + 1:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+
+    def do(self, function: Callable[[Item], object], items: Iterable[Item]) -> None:
+        """Calls `function` with each item; none waits for another to end. Raises as `map`."""
+        if not self._pool:
+            for item in items:
+                function(item)
+            return
+        with self._deaths_named():
+            for done in concurrent.futures.as_completed([self._pool.submit(function, item) for item in items]):
+                done.result()
+
+    @contextlib.contextmanager
+    def _deaths_named(self) -> Iterator[None]:
+        try:
+            yield
         except concurrent.futures.process.BrokenProcessPool:
             raise _ended(f"one of {self.count} processes") from None
 

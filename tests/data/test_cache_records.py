@@ -171,7 +171,7 @@ def test_other_processes_begin_where_they_are_of_use(corpora, tmp_path, monkeypa
             counts.append(count)
             super().__init__(1)
 
-        def map(self, function, items):
+        def do(self, function, items):
             raise ChildProcessError("one ended")
 
     monkeypatch.setattr(workers, "Workers", Here)

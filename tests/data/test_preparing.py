@@ -183,6 +183,15 @@ def test_a_process_that_is_killed_is_said(three_processes):
         list(processes.map(signal.raise_signal, [signal.SIGKILL]))
 
 
+def test_what_is_done_in_no_order_does_not_wait_for_the_first(tmp_path):
+    """`map` has few under way, and so would never come to the last one."""
+    paths = [str(tmp_path / str(number)) for number in range(20)]
+    wait = ["timeout", "100", "sh", "-c", f"until [ -e {paths[-1]} ]; do sleep 0.05; done"]
+    with workers.Workers(2) as processes:
+        processes.do(subprocess.check_call, [wait, *(["touch", path] for path in paths)])
+    assert len(os.listdir(tmp_path)) == 20
+
+
 @pytest.mark.parametrize("drop_duplicates", [False, True])
 def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch, drop_duplicates):
     monkeypatch.setattr(sharding, "_MEMORY", 200_000)
