@@ -123,6 +123,8 @@ def _windows(url: str) -> Iterator[list[bytes]]:
                     records, length = [], 0
             if records:
                 yield records
+    except GeneratorExit:  # abandoned, perhaps as Python exits, with `stores` gone already
+        raise
     except stores.StoreError as error:
         raise JsonlError(str(error)) from error
 

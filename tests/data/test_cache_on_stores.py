@@ -82,6 +82,17 @@ def test_a_file_is_at_its_end_only_right_after_an_error(tmp_path, monkeypatch):
         assert [read(number) for number in range(resumed_at, 7)] == [*([r] for r in records[resumed_at:]), []]
 
 
+def test_a_stream_that_is_left_when_python_exits_ends_in_silence(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored_cache, "_WINDOW", 0)
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        writer.write(b"one")
+        writer.write(b"two")
+    stream = stored_cache._windows(str(tmp_path / "a.tfrecord"))
+    assert next(stream) == [b"one"]
+    monkeypatch.setattr(stored_cache, "stores", None)  # as modules are emptied at the end
+    stream.close()
+
+
 def test_a_damaged_record_and_another_writer_are_one_line(stores, bucket, pattern):
     scheme = bucket.split(":")[0]
     of_spans = task(f"stored:{scheme}_damaged", pattern)
