@@ -63,7 +63,7 @@ def records(
       tally: what the records are counted in.
 
     Raises:
-      jsonl.JsonlError, tf.errors.OpError: the source cannot be read.
+      jsonl.JsonlError, or tf.errors.OpError where tf.data reads: the source cannot be read.
     """
     return (_many_at_a_time if _is_known(task) else _one_by_one)(task, split, share, seed, size, tally)
 

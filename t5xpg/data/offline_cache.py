@@ -67,7 +67,8 @@ def cache_tasks(
       output_cache_dir: the folder that --seqio_additional_cache_dirs is to name.
       splits: those to cache; None is all of the task's.
       num_shards: files of a split; None is as many as the source lists, 64 at least.
-      processes: how many write at the same time; 1 is this one alone, None as many as are of use.
+      processes: how many write at the same time; 1 is this one alone, None one for each core, or this one alone
+        where there is little to write.
       overwrite: rewrite what is already cached or begun.
       register: called first in every other process, to register the tasks there; a function that
         pickle can name, such as functools.partial(importlib.import_module, "my.tasks").
@@ -77,7 +78,7 @@ def cache_tasks(
 
     Raises:
       CacheError: a task cannot be cached, or the existing cache was made from something else.
-      jsonl.JsonlError: files are missing or empty.
+      jsonl.JsonlError: files are missing or empty, or a line of them is not such a row.
     """
     caches = [_TaskCache(task, output_cache_dir) for task in _cacheable_tasks(names)]
     with contextlib.ExitStack() as locks:
@@ -308,9 +309,9 @@ def _write(parts: Sequence[_Part], processes: int | None, register: Callable | N
 
 def _begin(register: Callable | None) -> None:
     """Prepares a process beside this one."""
+    tf.config.set_visible_devices([], "GPU")
     if register:
         register()
-    tf.config.set_visible_devices([], "GPU")
 
 
 def _write_part(part: _Part) -> None:
