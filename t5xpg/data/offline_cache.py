@@ -39,7 +39,7 @@ Plan = dict[str, Any]  # what the shards of a split are made of; JSON
 Report = dict[str, Any]  # of a finished part: {"features": …, "stats": …}; JSON
 
 _MIN_SHARDS = 64  # as seqio_cache_tasks: more shards shuffle better
-_LARGE = 32 * 1024 * 1024  # bytes of files; less is cached before other processes have started
+_LARGE = 64 * 1024 * 1024  # bytes of files; of less, much is cached before other processes have started
 
 
 class CacheError(ValueError):
