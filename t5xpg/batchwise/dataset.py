@@ -87,17 +87,14 @@ def batches(
     # glibc gives back to the system what is freed, but for twice the largest block that it has seen freed, up to this
     # one, and takes it again page by page, which was a third of the time of an example.
     np.empty(2**25 - 2**14, np.uint8)
-    no_rows = packing.pack(no_examples(lengths), lengths) if pack else no_examples(lengths)
+    nothing = no_examples(lengths)
+    empty = converter(packing.pack(nothing, lengths) if pack else nothing)
+    names = list(empty)
 
     def new() -> Way:
-        packs = [packing.Pack(no_examples(lengths), lengths)] if pack else []
-        return Way(make_examples(), [*packs, stages.Cut(no_rows, size), converter, in_batches])
+        packs = [packing.Pack(nothing, lengths)] if pack else []
+        return Way(make_examples(), [*packs, converter])
 
-    def in_batches(rows: Block) -> Block:
-        return {name: array.reshape(-1, size, array.shape[1]) for name, array in rows.items()}
-
-    empty = converter(no_rows)
-    names = list(empty)
     kept: Kept[bytes, Way] = Kept(_ITERATORS)
     kept.put(b"", new())  # which raises where the files are not as they should be
 
@@ -114,8 +111,8 @@ def batches(
 
     def scan(place: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         place, *made = numpy_function(go_on, [place], [tf.string, *(tf.int32 for _ in names)])
-        shaped = [tf.ensure_shape(x, [None, size, empty[key].shape[1]]) for key, x in zip(names, made, strict=True)]
+        shaped = [tf.ensure_shape(x, [None, empty[key].shape[1]]) for key, x in zip(names, made, strict=True)]
         return tf.ensure_shape(place, []), dict(zip(names, shaped, strict=True))
 
     blocks = tf.data.Dataset.range(2**62).scan(tf.constant(b""), scan)
-    return blocks.prefetch(1).unbatch()
+    return blocks.prefetch(1).rebatch(size, drop_remainder=True)

@@ -48,16 +48,13 @@ class Chunks(Stage):
         self._length, self._seeds, self._documents = length, seeds, 0
 
     def __call__(self, documents: Ragged) -> Ragged:
-        sizes = documents.sizes[documents.sizes > 0]
-        first, self._documents = self._documents, self._documents + len(sizes)
-        if not len(sizes) or sizes.max() <= self._length:
-            return Ragged(documents.values, sizes)
-        if self._seeds is not None:
-            return self._chosen(Ragged(documents.values, sizes), self._seeds.of(first, len(sizes)))
-        count = -(-sizes // self._length)
-        cut = np.full(count.sum(), self._length)
-        cut[np.cumsum(count) - 1] = sizes - (count - 1) * self._length
-        return Ragged(documents.values, cut)
+        documents = nonempty(documents)
+        first, self._documents = self._documents, self._documents + len(documents.sizes)
+        if self._seeds is None:
+            return split(documents, self._length)
+        if not (documents.sizes > self._length).any():
+            return documents
+        return self._chosen(documents, self._seeds.of(first, len(documents.sizes)))
 
     def _chosen(self, documents: Ragged, seeds: Seeds) -> Ragged:
         """Chooses as t5 does, by its own function for the few that are too long."""
@@ -78,7 +75,7 @@ class Joined(Stage):
     kept = ("_values", "_sizes")
 
     def __init__(self):
-        self._values, self._sizes = Ragged.empty()
+        self._values, self._sizes = np.zeros(0, np.int32), np.zeros(0, np.int64)
 
     def __call__(self, chunks: Ragged) -> Ragged:
         whole = len(self._sizes) + len(chunks.sizes)
@@ -87,6 +84,10 @@ class Joined(Stage):
         )
         self._values, self._sizes = rest
         return Ragged(texts.values, texts.sizes.reshape(-1, _DOCUMENTS).sum(1))
+
+
+def nonempty(sequences: Ragged) -> Ragged:
+    return Ragged(sequences.values, sequences.sizes[sequences.sizes > 0])
 
 
 def without_zeros(sequences: Ragged) -> Ragged:
@@ -108,7 +109,7 @@ def without_padding(sequences: Ragged) -> Ragged:
 
 def split(texts: Ragged, tokens: int) -> Ragged:
     """Cuts texts into examples of `tokens` tokens; a text's last one may be shorter."""
-    sizes = texts.sizes[texts.sizes > 0]
+    sizes = nonempty(texts).sizes
     count = -(-sizes // tokens)
     cut = np.full(count.sum(), tokens)
     cut[np.cumsum(count) - 1] = sizes - (count - 1) * tokens

@@ -16,9 +16,9 @@ import seqio
 
 from t5xpg import objectives
 from t5xpg.batchwise import noise
-from t5xpg.batchwise.documents import Chunks, Joined, SeedStream, split, without_padding
+from t5xpg.batchwise.documents import Chunks, Joined, SeedStream, nonempty, split, without_padding
 from t5xpg.batchwise.ragged import Ragged
-from t5xpg.batchwise.random_numbers import Seeds, categorical, floats, integers, split_seeds
+from t5xpg.batchwise.random_numbers import Seeds, categorical, floats, split_seeds, stateless_words
 from t5xpg.batchwise.stages import Block, Stage
 from t5xpg.objectives.documents import CHUNK
 from t5xpg.objectives.lengths import mask_counts
@@ -172,19 +172,20 @@ def full_lm(examples: Ragged, seeds: Seeds) -> Features:
 def masked_lm(objective: objectives.MaskedLM, vocabulary: seqio.Vocabulary) -> Convert:
     text_ids, mask = objective.text_ids(vocabulary), objective.mask_token(vocabulary)
     is_text = np.isin(np.arange(vocabulary.vocab_size), text_ids)
+    masked_share = np.float32(objective.mask_share)
     replaced_share = np.float32(objective.mask_share + objective.random_share)
 
     def convert(examples: Ragged, seeds: Seeds) -> Features:
         most = examples.sizes.max()
         exists = np.arange(most) < examples.sizes[:, None]
         for_chance, for_fate, for_id = split_seeds(seeds, 3)
-        chance, fate = floats(for_chance, most)[exists], floats(for_fate, most)[exists]
-        drawn = integers(for_id, most, 0, len(text_ids))[exists]
         tokens = examples.values
-        selected = is_text[tokens] & (chance < np.float32(objective.noise_density))
-        masked = selected & (fate < np.float32(objective.mask_share))
-        replaced = selected & ~masked & (fate < replaced_share)
-        inputs = np.where(replaced, text_ids[drawn], np.where(masked, np.int32(mask), tokens))
+        selected = is_text[tokens] & (floats(for_chance, most)[exists] < np.float32(objective.noise_density))
+        place = np.flatnonzero(selected)
+        fate, drawn = floats(for_fate, most)[exists][place], stateless_words(for_id, most)[exists][place]
+        replaced = text_ids[drawn % len(text_ids)]
+        inputs = tokens.copy()
+        inputs[place] = np.where(fate < masked_share, mask, np.where(fate < replaced_share, replaced, tokens[place]))
         told = {"inputs": inputs, "targets": tokens, "selected": 1 + selected.astype(np.int32)}
         return {name: Ragged(ids, examples.sizes) for name, ids in told.items()}
 
@@ -237,7 +238,7 @@ def full_lm_steps(wanted: Wanted) -> list[Callable]:
     with_eos = functools.partial(Ragged.framed, after=[wanted.vocabulary.eos_id])
     chunks: list[Callable] = [*wanted.chunks(), with_eos]
     if not wanted.objective.select_random_chunk:  # EOS ends a document, not each of its chunks
-        chunks = [_targets, lambda documents: with_eos(documents.nonempty), Chunks(CHUNK + 1, None)]
+        chunks = [_targets, nonempty, with_eos, Chunks(CHUNK + 1, None)]
     return [*chunks, Joined(), in_parts(wanted.lengths["targets"], full_lm), wanted.denoised(1, eos=False)]
 
 

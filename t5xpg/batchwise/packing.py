@@ -49,7 +49,8 @@ def pack(examples: Block, lengths: Mapping[str, int]) -> Block:
     first = _first_of_rows(sizes, lengths)
     packed: Block = {}
     for name, length in lengths.items():
-        filled, number = np.add.reduceat(sizes[name], first), np.cumsum(sizes[name] > 0)  # examples without are none
+        filled = np.add.reduceat(sizes[name], first)
+        number = np.cumsum(sizes[name] > 0, dtype=np.int32)  # examples without the feature are not counted
         number -= np.repeat(number[first] - (sizes[name][first] > 0), np.diff(first, append=len(number)))
         values = examples[name][np.arange(length) < sizes[name][:, None]]
         told = values, places(sizes[name]), np.repeat(number, sizes[name]) * (values != 0)

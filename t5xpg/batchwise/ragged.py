@@ -9,8 +9,9 @@ import numpy as np
 
 
 def places(sizes: np.ndarray) -> np.ndarray:
-    """Returns the places of values in their sequences, which are of these sizes: 0, 1, 2, 0, 1 for 3 and 2."""
-    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    """Returns the places of values in their sequences, which are of these sizes: int32 0, 1, 2, 0, 1 for 3 and 2."""
+    starts = np.cumsum(sizes, dtype=np.int32) - sizes.astype(np.int32)
+    return np.arange(sizes.sum(), dtype=np.int32) - np.repeat(starts, sizes)
 
 
 class Ragged(NamedTuple):
@@ -23,10 +24,6 @@ class Ragged(NamedTuple):
 
     values: np.ndarray
     sizes: np.ndarray
-
-    @classmethod
-    def empty(cls, dtype=np.int32) -> Ragged:
-        return cls(np.zeros(0, dtype), np.zeros(0, np.int64))
 
     @classmethod
     def joined(cls, parts: Iterable[Ragged]) -> Ragged:
@@ -75,7 +72,3 @@ class Ragged(NamedTuple):
             values[where], is_own[where] = ids, False
         values[is_own] = self.values
         return Ragged(values, sizes)
-
-    @property
-    def nonempty(self) -> Ragged:
-        return Ragged(self.values, self.sizes[self.sizes > 0])

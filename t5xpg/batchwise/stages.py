@@ -143,23 +143,3 @@ class Shuffle(Stage):
         self._given += new
         self._buffer = part(every, np.array(slots))
         return part(every, np.array(chosen))
-
-
-class Cut(Stage):
-    """Gives rows in blocks of whole batches.
-
-    Args:
-      rows: a block without rows.
-      batch_size: rows of a batch.
-    """
-
-    kept = ("_rows",)
-
-    def __init__(self, rows: Block, batch_size: int):
-        self._rows, self._batch_size = rows, batch_size
-
-    def __call__(self, block: Block) -> Block:
-        every = joined(self._rows, block)
-        whole = size(every) // self._batch_size * self._batch_size
-        self._rows = part(every, slice(whole, None))
-        return part(every, slice(whole))

@@ -58,16 +58,6 @@ def test_mixed_as_tf_data_samples(rates):
     assert found == list(itertools.islice(theirs, len(found)))
 
 
-def test_whole_batches_are_cut_off():
-    numbers, cut, found = Numbers(), stages.Cut(NOTHING, 5), []
-    for _ in range(30):
-        block = cut(numbers())["x"]
-        assert len(block) % 5 == 0
-        found += block.tolist()
-        cut = moved(cut, stages.Cut(NOTHING, 5))
-    assert found == list(range(len(found))) and found
-
-
 def test_a_place_is_the_same_after_it_was_bytes():
     place = {
         "a": np.arange(6).reshape(2, 3),
