@@ -31,8 +31,11 @@ UNITS = {  # what a line of explanation has a word of, for names that end so
 def shown(recipe, capsys) -> dict[str, list[str]]:
     """{name: [value, explanation]} as `t5xpg recipes show` prints them, in its order."""
     assert main(["recipes", "show", str(recipe)]) == 0
-    rows = [re.split("  +", line) for line in capsys.readouterr().out.partition("go on with")[0].splitlines()]
-    return {name: rest for name, *rest in rows}
+    *lines, next_thing, command = capsys.readouterr().out.splitlines()
+    rows = {name: rest for name, *rest in (re.split("  +", line) for line in lines)}
+    required = "".join(f" {name}=…" for name, rest in rows.items() if rest[0] == "(required)")
+    assert (next_thing, command) == ("go on with:", f"  t5xpg check {recipe}{required}")
+    return rows
 
 
 def test_lists_every_recipe_in_a_line_and_says_what_is_next(capsys):
@@ -81,6 +84,12 @@ def test_copies_a_recipe_and_overwrites_nothing(tmp_path, capsys):
     mine.write_text("precious")
     assert main(["recipes", "copy", "configs/byt5_tiny.gin", str(mine)]) == 1
     assert mine.read_text() == "precious" and "exists already" in capsys.readouterr().err
+
+
+def test_a_recipe_in_the_place_of_an_action_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["recipes", "configs/byt5_tiny.gin", str(tmp_path / "mine.gin")])
+    assert "show" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_compares_two_recipes_over_their_parts(tmp_path, capsys):
