@@ -49,6 +49,7 @@ from t5.data import postprocessors
 from t5.evaluation import metrics
 
 from t5xpg import objectives, vocabularies
+from t5xpg.base import nearest
 from t5xpg.data import finding, jsonl, sources
 from t5xpg.data.jsonl_task import JsonlMixture, JsonlTask
 
@@ -282,7 +283,8 @@ def _checked_rates(name: str, pairs: Iterable[tuple[str, MixtureRate]]) -> dict[
         if not callable(rate) and not (isinstance(rate, numbers.Real) and 0 < rate < math.inf):
             raise ValueError(f"{name}: the rate of {task} is {rate!r}. Pass a number above 0")
         if task not in {*TaskRegistry.names(), *MixtureRegistry.names()}:
-            raise ValueError(f"{name}: no task or mixture {task!r}. Register it first, with tasks.jsonl_task")
+            hint = nearest.hint(task, {*TaskRegistry.names(), *MixtureRegistry.names()})
+            raise ValueError(f"{name}: no task or mixture {task!r}. Register it first, with tasks.jsonl_task{hint}")
         rates[task] = rate
     if not rates:
         raise ValueError(f"{name}: a mixture of no tasks. Pass (name, rate) pairs")

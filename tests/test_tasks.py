@@ -268,6 +268,7 @@ def test_a_mixture_takes_examples_by_its_rates(folder):
     "arguments, message",
     [
         (("both", [("notes", 1), ("none", 1)]), "no task or mixture 'none'.*tasks.jsonl_task"),
+        (("both", [("notes", 1), ("note", 1)]), r"no task or mixture 'note'.*; did you mean notes\?$"),
         (("both", ["notes"]), "'notes' has no rate"),
         (("both", [("notes", 0)]), "rate of notes is 0. Pass a number above 0"),
         (("both", [("notes", "1")]), "rate of notes is '1'"),

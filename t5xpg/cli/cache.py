@@ -7,6 +7,7 @@ import functools
 import shlex
 
 from t5xpg import recipes
+from t5xpg.base import nearest
 
 EXAMPLE = """examples:
   t5xpg cache my_task --module my_tasks --output_cache_dir cache
@@ -70,7 +71,8 @@ def find_tasks(what: list[str], module: str) -> list[str]:
     importlib.import_module(module)
     known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
     if unknown := [name for name in what if name not in known]:
-        raise ValueError(f"{module} registers no task {unknown[0]!r}. Pass --module, or a recipe (….gin)")
+        hint = nearest.hint(unknown[0], known)
+        raise ValueError(f"{module} registers no task {unknown[0]!r}. Pass --module, or a recipe (….gin){hint}")
     return what
 
 

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from t5xpg.base import files, stores
+from t5xpg.base import files, nearest, stores
 from t5xpg.data.corpus_report import Tally
 
 WIKITEXT = "Salesforce/wikitext"
@@ -219,7 +219,8 @@ def _one_line(error: BaseException) -> str:
 def _check_split(loaded, dataset: str, split: str, column: str) -> None:
     """Raises CorpusError unless the data set has the split, and in it a column of text."""
     if split not in loaded:
-        raise CorpusError(f"{dataset}: no split {split!r}; found {' '.join(loaded)}. Name the ones to write: --splits")
+        found = f"found {' '.join(loaded)}. Name the ones to write: --splits{nearest.hint(split, loaded)}"
+        raise CorpusError(f"{dataset}: no split {split!r}; {found}")
     features = loaded[split].features
     if getattr(features.get(column), "dtype", None) not in ("string", "large_string"):
         found = ", ".join(f"{key} ({getattr(value, 'dtype', 'nested')})" for key, value in features.items())

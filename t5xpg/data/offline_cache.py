@@ -32,7 +32,7 @@ import seqio
 import tensorflow as tf
 
 from t5xpg import vocabularies
-from t5xpg.base import files, stores
+from t5xpg.base import files, nearest, stores
 from t5xpg.data import cache_records, jsonl, sources, workers
 
 Plan = dict[str, Any]  # what the shards of a split are made of; JSON
@@ -259,7 +259,8 @@ class _TaskCache:
 
 def _plan(task: seqio.Task, split: str, num_shards: int | None) -> Plan:
     if split not in task.splits:
-        raise CacheError(f"{task.name} has no split {split!r}. Use some of {list(task.splits)}")
+        hint = nearest.hint(split, task.splits)
+        raise CacheError(f"{task.name} has no split {split!r}. Use some of {list(task.splits)}{hint}")
     if num_shards is not None and num_shards < 1:
         raise CacheError(f"num_shards must be 1 or more; found {num_shards}. None takes as many as the source lists")
     source = task.source

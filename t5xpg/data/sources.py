@@ -16,6 +16,7 @@ import seqio
 import tensorflow as tf
 from tqdm import tqdm
 
+from t5xpg.base import nearest
 from t5xpg.base.files import size
 from t5xpg.base.ranges import in_background
 from t5xpg.data import finding, jsonl
@@ -86,7 +87,8 @@ class JsonlDataSource(seqio.FunctionDataSource):
     def find_files(self, split: str) -> list[str]:
         """Returns the paths of a split's files, in reading order."""
         if split not in self.files:
-            raise ValueError(f"no split {split!r}; found {list(self.files)}. Name it in files=")
+            hint = nearest.hint(split, self.files) or ". Name it in files="
+            raise ValueError(f"no split {split!r}; found {list(self.files)}{hint}")
         return finding.find_files(self.files[split])
 
     def num_input_examples(self, split: str) -> int:

@@ -25,6 +25,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from t5xpg import objectives, vocabularies
+from t5xpg.base import nearest
 from t5xpg.data.jsonl_task import JsonlTask
 from t5xpg.inspection.readable import Token, tokens
 from t5xpg.vocabularies import sentinels as sentinel_ids
@@ -175,7 +176,8 @@ def inspect(
         raise ValueError(f"a sample of {rows} rows, {examples} shown: both must be 1 or more.")
     provider = find(task)
     if split not in provider.splits:
-        raise ValueError(f"{task} has no split {split!r}; it has {sorted(provider.splits)}.")
+        hint = nearest.hint(split, provider.splits) or "."
+        raise ValueError(f"{task} has no split {split!r}; it has {sorted(provider.splits)}{hint}")
     lengths = dict(lengths or default_lengths(provider))
     found = read(provider, lengths, split, rows, seed)
     if not found:
@@ -196,8 +198,10 @@ def remarks(provider: seqio.Task | seqio.Mixture, split: str, shuffle: bool) -> 
 
 def find(name: str) -> seqio.Task | seqio.Mixture:
     """Returns the task or mixture of that name; ValueError where there is none."""
-    if name not in {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}:
-        raise ValueError(f"no task or mixture {name!r}. `t5xpg tasks` lists them; --module imports yours.")
+    known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+    if name not in known:
+        hint = nearest.hint(name, known) or "."
+        raise ValueError(f"no task or mixture {name!r}. `t5xpg tasks` lists them; --module imports yours{hint}")
     return seqio.get_mixture_or_task(name)
 
 

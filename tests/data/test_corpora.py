@@ -158,6 +158,12 @@ def test_no_network_is_one_clear_error_and_no_file(tmp_path):
     assert not list(tmp_path.rglob("*.jsonl*"))
 
 
+def test_a_misspelt_split_is_answered_with_the_nearest():
+    said = r"^notes: no split 'trian'; found train test\..*; did you mean train\?$"
+    with pytest.raises(corpora.CorpusError, match=said):
+        corpora._check_split({"train": None, "test": None}, "notes", "trian", "text")
+
+
 # --- files appear whole or not at all
 
 

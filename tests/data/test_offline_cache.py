@@ -224,6 +224,8 @@ def test_what_cannot_be_cached_is_refused(pattern, tmp_path):
     task("splits", pattern)
     with pytest.raises(offline_cache.CacheError, match="splits has no split 'test'"):
         offline_cache.cache_tasks(["splits"], tmp_path, ["test"])
+    with pytest.raises(offline_cache.CacheError, match=r"splits has no split 'trian'.*; did you mean train\?$"):
+        offline_cache.cache_tasks(["splits"], tmp_path, ["trian"])
     assert not (tmp_path / "splits").exists()
 
 
@@ -295,6 +297,10 @@ def test_a_recipe_names_its_task(pattern):
 def test_an_unknown_task_is_refused():
     with pytest.raises(ValueError, match="t5xpg.tasks registers no task 'nothing'.*--module"):
         cli_cache.find_tasks(["nothing"], "t5xpg.tasks")
+    with pytest.raises(
+        ValueError, match=r"no task 'wikitext_span_corupted'.*; did you mean wikitext_span_corruption\?$"
+    ):
+        cli_cache.find_tasks(["wikitext_span_corupted"], "t5xpg.tasks")
 
 
 def test_the_command_to_train_with_the_cache():

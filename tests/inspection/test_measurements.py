@@ -204,6 +204,10 @@ def test_errors_say_what_to_do(make_task):
         measurements.inspect("nothing")
     with pytest.raises(ValueError, match="no split 'test'.*train"):
         measurements.inspect(name, split="test")
+    with pytest.raises(ValueError, match=r"no split 'trian'.*; did you mean train\?$"):
+        measurements.inspect(name, split="trian")
+    with pytest.raises(ValueError, match=rf"no task or mixture '{name}s'.*; did you mean {name}\?$"):
+        measurements.inspect(f"{name}s")
     with pytest.raises(ValueError, match="Set the feature lengths to"):
         measurements.inspect(name, {"inputs": 64, "targets": 8})
 
