@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 
 from t5xpg.base import files as stored
 from t5xpg.base import stores
@@ -95,8 +96,37 @@ def split_files(files: Files, splits: Sequence[str]) -> dict[str, list[str]]:
     """Returns {split: files} for files with "{split}" in each name; ValueError where one lacks it."""
     names = listed(files)
     if not all("{split}" in name for name in names):
-        raise ValueError(f"files={files!r} does not say for which split. Pass {{'train': …}}{text_advice(names[0])}")
+        advice = f"Write FILES={split_advice(files, splits)}{text_advice(names[0])}"
+        raise ValueError(f"files={files!r} does not say for which split. {advice}")
     return {split: [name.replace("{split}", split) for name in names] for split in splits}
+
+
+def split_advice(files: Files, splits: Sequence[str]) -> str:
+    """Returns FILES for the command line that says, in the names of `files`, which are whose."""
+    names = listed(files)
+
+    def like_files(paths: list[str]) -> list[str] | str:
+        return paths[0] if isinstance(files, str | os.PathLike) else paths
+
+    if all(patterns := [_with_word(name, "{split}", ("train", "validation", "test", *splits)) for name in names]):
+        said = str(like_files(patterns))
+        said = said if re.fullmatch(r"[\w./:{}-]+", said) else _quoted(said)
+        return f"{said}, where {{split}} stands for {' and '.join(splits)}"
+    of_splits = dict.fromkeys(splits, "…") | dict.fromkeys(splits[:1], repr(like_files(names)))
+    if all(trained := [_with_word(name, "train", ("valid", "val", "dev", "eval")) for name in names]):
+        of_splits |= {"train": repr(like_files(trained)), "validation": repr(like_files(names))}
+    return _quoted("{" + ", ".join(f"{split!r}: {paths}" for split, paths in of_splits.items()) + "}")
+
+
+def _with_word(path: str, new: str, words: Iterable[str]) -> str:
+    """Returns the path with `new` for the last of the words in it; "" where none is there."""
+    found = re.fullmatch(rf"(.*(?<![A-Za-z]))({'|'.join(map(re.escape, words))})((?![A-Za-z]).*)", path, re.DOTALL)
+    return f"{found[1]}{new}{found[3]}" if found else ""
+
+
+def _quoted(text: str) -> str:
+    """Returns the text as a shell's word, in double quotes where nothing in it means something there."""
+    return shlex.quote(text) if re.search(r'["$`\\!]', text) else f'"{text}"'
 
 
 def text_advice(path: str) -> str:

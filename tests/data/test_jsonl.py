@@ -129,7 +129,9 @@ def test_folders_globs_and_lists(tmp_path):
 
 
 def test_splits_are_checked(tmp_path):
-    with pytest.raises(ValueError, match=r"for which split. Pass \{'train': …\}$"):
+    with pytest.raises(
+        ValueError, match=r"for which split. Write FILES=\"\{'train': 'corpus.jsonl', 'validation': …\}\"$"
+    ):
         JsonlDataSource("corpus.jsonl")
     with pytest.raises(ValueError, match="for which split.* t5xpg prepare text 'book.txt'"):
         JsonlDataSource("book.txt")
@@ -139,6 +141,8 @@ def test_splits_are_checked(tmp_path):
     for call in (source.get_dataset, source.list_shards, source.num_input_examples):
         with pytest.raises(ValueError, match="no split 'train'; found \\['test'\\]"):
             call("train")
+    with pytest.raises(ValueError, match=r"no split 'tets'.*; did you mean test\?$"):
+        source.get_dataset("tets")
 
 
 # ---- Counts ----
