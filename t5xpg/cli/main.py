@@ -24,6 +24,15 @@ from t5xpg.cli import (
     score,
     tokenizer,
 )
+from t5xpg.cli.parser import Parser
+
+FIRST_STEPS = """first steps:
+  t5xpg demo                                  (a corpus, a tiny model and what it learned, in minutes)
+  t5xpg prepare text FOLDER --name corpus     (text of your own)
+  t5xpg train configs/byt5_tiny.gin FILES=corpus_{split}.jsonl MODEL_DIR=runs/corpus
+
+`t5xpg VERB --help` says more. T5XPG_TRACEBACK=1 shows where an error comes from.
+"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -72,6 +81,9 @@ def look_in_working_directory_last() -> None:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parses the command line; recipes, NAME=VALUE and texts may stand before and after a verb's options."""
     parser = make_parser()
+    if not (sys.argv[1:] if argv is None else argv):
+        parser.print_help()
+        sys.exit(2)  # as each verb alone does: a script that has lost its words has not succeeded
     args, rest = parser.parse_known_args(argv)
     if rest and (not hasattr(args, "what") or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -81,10 +93,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="t5xpg",
         description="From a pile of text to a trained T5-family model.",
-        epilog="`t5xpg VERB --help` says more. T5XPG_TRACEBACK=1 shows where an error comes from.",
+        epilog=FIRST_STEPS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"t5xpg {t5xpg.__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)

@@ -1,0 +1,47 @@
+"""The command line's ArgumentParser: unknown words are answered with the nearest, help ends with what is next."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import NoReturn
+
+from t5xpg.base import nearest
+
+NEXT = {  # {verb: what to do after it}
+    "demo": "t5xpg prepare text FOLDER --name corpus    (text of your own)",
+    "prepare": "t5xpg train configs/byt5_tiny.gin FILES=corpus_{split}.jsonl MODEL_DIR=runs/corpus",
+    "cache": "t5xpg train …    (the command that is printed at the end)",
+    "train": 't5xpg predict MODEL_DIR "some text"',
+    "eval": "t5xpg infer RECIPE.gin …    (the predictions themselves)",
+    "infer": "t5xpg export hf MODEL_DIR FOLDER",
+    "recipes": "t5xpg check RECIPE.gin NAME=VALUE …",
+    "check": "t5xpg train RECIPE.gin …    (with the same arguments; or eval, infer)",
+    "inspect": "t5xpg check RECIPE.gin NAME=VALUE …",
+    "tasks": "t5xpg inspect TASK",
+    "tokenizer": "t5xpg train configs/t5_1_1_tiny.gin VOCABULARY_FILE=OUTPUT.model FILES=… MODEL_DIR=…",
+    "predict": "t5xpg score RUN INPUT TARGET",
+    "score": "t5xpg export hf RUN FOLDER",
+    "export": "OUT/README.md says how to load the model",
+    "import": "t5xpg train OUT/model.gin …    (the command that is printed at the end)",
+    "fill-mask": "t5xpg export hf MODEL_DIR FOLDER",
+    "qa": "t5xpg export hf MODEL_DIR FOLDER",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Of `t5xpg` and, as argparse makes them of the same class, of its verbs and theirs."""
+
+    def format_help(self) -> str:
+        following = [NEXT[verb] for verb in self.prog.split()[1:2]]
+        return "".join([super().format_help(), *(f"\nnext: {step}\n" for step in following)])
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with status 2: in one line where a word is unknown, otherwise after the usage."""
+        unknown = re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if unknown is None:
+            super().error(message)
+        where, word, choices = unknown.groups()
+        known = re.findall(r"[\w-]+", choices)
+        hint = nearest.hint(word, known) or f"; choose from {', '.join(known)}."
+        self.exit(2, f"{self.prog}: error: {word!r} is not a {where}{hint}\n")
