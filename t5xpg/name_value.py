@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from t5xpg.base import nearest
 
 DISTRIBUTED_FLAGS = {  # {T5X's flag: what clusters.join calls it}
     "--coordinator_address": "address",
@@ -23,16 +25,33 @@ FLAGS_WITH_VALUE = {
 } | {"--shard_id", *DISTRIBUTED_FLAGS}
 OWN_FLAGS = {"--allow_changes", "--multiprocess"}  # of the embedded engine's programs, not of T5X's
 OTHER_FLAGS = {"--multiprocess_gpu"}
+BINDINGS = {  # {a flag of other trainers: what does the same here}
+    **dict.fromkeys(("steps", "max_steps", "train_steps", "num_train_steps"), "TRAIN_STEPS={}"),
+    **dict.fromkeys(("batch_size", "train_batch_size"), "BATCH_SIZE={}"),
+    **dict.fromkeys(("learning_rate", "lr"), "utils.create_learning_rate_scheduler.base_learning_rate={}"),
+    "warmup_steps": "utils.create_learning_rate_scheduler.warmup_steps={}",
+    "model_dir": "MODEL_DIR={}",
+    "output_dir": "MODEL_DIR={0} (for eval EVAL_OUTPUT_DIR={0}, for infer INFER_OUTPUT_DIR={0})",
+    "seed": "RANDOM_SEED={}",
+}
 
 
 def program_flags(arguments: Sequence[str], recipes: Path) -> list[str]:
-    """Rewrites recipes and `NAME=VALUE` to T5X's flags, and lets gin find what ships in `recipes`/configs."""
+    """Rewrites recipes and `NAME=VALUE` to T5X's flags, and lets gin find what ships in `recipes`/configs.
+
+    Raises:
+      ValueError: an argument is neither, or a flag of BINDINGS.
+    """
     search_paths = [".", str(recipes)]
     flags = []
     remaining = iter(arguments)
     for argument in remaining:
         if argument in FLAGS_WITH_VALUE:
             argument = f"{argument}={next(remaining, '')}"
+        flag, _, value = argument.partition("=")
+        if flag.startswith("-") and (binding := BINDINGS.get(flag.lstrip("-").replace("-", "_"))):
+            written = binding.format(shlex.quote(value or next(remaining, "VALUE")))
+            raise ValueError(f"{flag} is not a flag of T5X's programs; write {written}")
         if argument.startswith("--gin_search_paths="):
             search_paths = [*argument.partition("=")[2].split(","), search_paths[-1]]
         elif argument.startswith("-"):
@@ -40,8 +59,7 @@ def program_flags(arguments: Sequence[str], recipes: Path) -> list[str]:
         elif argument.endswith(".gin") and "=" not in argument:
             flags.append(f"--gin_file={argument}")
         elif "=" in argument:
-            name, _, value = argument.partition("=")
-            name = re.sub(r"^\w+_script\.", "", name)  # what recipes import a program as; gin has it by its own name
+            name = re.sub(r"^\w+_script\.", "", flag)  # what recipes import a program as; gin has it by its own name
             flags.append(f"--gin_bindings={name} = {gin_value(name, value)}")
         else:
             raise ValueError(f"{argument!r} is neither a recipe (….gin) nor a binding (NAME=VALUE).")
@@ -123,6 +141,6 @@ def check_macros(bindings: Sequence[str]) -> None:
     for name in names:
         if name in used:
             continue
-        if near := difflib.get_close_matches(name, used, n=1):
-            raise ValueError(f"The recipe has no use for {name}; did you mean {near[0]}?")
+        if hint := nearest.hint(name, used):
+            raise ValueError(f"The recipe has no use for {name}{hint}")
         print(f"Warning: the recipe has no use for {name}; it uses {', '.join(sorted(used))}.", file=sys.stderr)

@@ -7,8 +7,9 @@ import gin
 import pytest
 from command import run_fresh_t5xpg, run_t5xpg
 
-from t5xpg import name_value
+from t5xpg import name_value, recipes
 from t5xpg.cli import programs
+from t5xpg.cli.main import main
 from t5xpg.name_value import gin_value, given_bindings
 from t5xpg.recipes import recipes_root
 
@@ -66,6 +67,37 @@ def test_help_names_both_ways():
     assert done.returncode == 0
     assert "--allow_changes is given: a flag of the embedded engine alone" in done.stdout
     assert "MODEL_DIR=runs/a" in done.stdout and "--gin.MODEL_DIR" in done.stdout
+
+
+RATE = "utils.create_learning_rate_scheduler.base_learning_rate"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--steps=10"], "--steps is not a flag of T5X's programs; write TRAIN_STEPS=10"),
+        (["--train_steps", "10"], "--train_steps is not a flag of T5X's programs; write TRAIN_STEPS=10"),
+        (["--batch-size", "8"], "--batch-size is not a flag of T5X's programs; write BATCH_SIZE=8"),
+        (["--learning_rate=1e-3"], f"--learning_rate is not a flag of T5X's programs; write {RATE}=1e-3"),
+        (["--model_dir=my runs"], "--model_dir is not a flag of T5X's programs; write MODEL_DIR='my runs'"),
+        (["--output_dir", "a"], "write MODEL_DIR=a (for eval EVAL_OUTPUT_DIR=a, for infer INFER_OUTPUT_DIR=a)"),
+        (["--output_dir"], "write MODEL_DIR=VALUE (for eval EVAL_OUTPUT_DIR=VALUE, for infer INFER_OUTPUT_DIR=VALUE)"),
+    ],
+)
+def test_a_flag_of_other_trainers_is_answered_with_the_binding(words, said, capsys):
+    assert main(["train", "configs/byt5_tiny.gin", *words]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("t5xpg: error: ") and err.endswith(f"{said}\n") and err.count("\n") == 1
+
+
+def test_what_a_flag_is_answered_with_is_something_that_recipes_use(corpus, capsys):
+    given = {binding.format(7).split()[0] for binding in name_value.BINDINGS.values()}
+    settings = recipes.read(["configs/byt5_tiny.gin", f"FILES={corpus}", *given]).settings()
+    assert (settings["total_steps"], settings["random_seed"], settings["model_dir"]) == (7, 7, "7")
+    assert settings["train_dataset_cfg"].batch_size == 7
+    assert gin.get_configurable("create_learning_rate_scheduler")()(7) == 7.0
+    assert not capsys.readouterr().err
+    gin.clear_config()
 
 
 @pytest.mark.parametrize("embedded", [True, False])
