@@ -79,7 +79,7 @@ def read(arguments: Sequence[str]) -> Recipe:
     """Reads what `t5xpg train | eval | infer ARGUMENTS` would.
 
     Raises:
-      ValueError: the recipe binds no program, or a macro outside MAY_MISS has no value.
+      ValueError: the recipe binds no program, or macros outside MAY_MISS have no value; it names all of them.
     """
     import gin
 
@@ -91,8 +91,8 @@ def read(arguments: Sequence[str]) -> Recipe:
         gin_utils.parse_gin_flags(paths, files, bindings, finalize_config=False)
         name_value.check_macros(bindings)
         gin.parse_config([f"{name} = {UNGIVEN!r}" for name in MAY_MISS if not is_given(name)])
-        if unset := re.findall(r"^(\w+) = %gin.REQUIRED$", gin.config_str(), re.MULTILINE):
-            raise ValueError(f"{unset[0]} is not set; add {unset[0]}=VALUE to the command line.")
+        if names := macros_not_set():
+            raise ValueError(how_to_give(names))
     return bound_recipe()
 
 
@@ -191,6 +191,19 @@ def is_given(macro: str) -> bool:
         return str(gin.query_parameter(f"%{macro}")) != "%gin.REQUIRED"
     except ValueError:  # gin's word for a macro that nothing binds
         return False
+
+
+def macros_not_set() -> list[str]:
+    """Returns the macros to which what gin has parsed wants a value given."""
+    import gin
+
+    return re.findall(r"^(\w+) = %gin\.REQUIRED$", gin.config_str(), re.MULTILINE)
+
+
+def how_to_give(names: Sequence[str]) -> str:
+    """Returns the line that asks for these macros."""
+    are = "is" if len(names) == 1 else "are"
+    return f"{', '.join(names)} {are} not set; add {' '.join(f'{name}=VALUE' for name in names)} to the command line."
 
 
 def recipes_root() -> Path:

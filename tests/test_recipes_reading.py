@@ -37,6 +37,12 @@ def test_each_program_is_told_by_what_its_recipe_binds(recipe, program, pairs):
     assert found.dataset_config().split == "validation"
 
 
+def test_all_values_that_are_missing_are_asked_for_at_once():
+    said = "FILES, VOCABULARY_FILE are not set; add FILES=VALUE VOCABULARY_FILE=VALUE to the command line."
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        recipes.read(["configs/t5_1_1_small.gin"])
+
+
 def test_the_users_own_script_is_left_alone(monkeypatch, corpus):
     monkeypatch.setattr(__main__, "train", "mine", raising=False)
     main_module = sys.modules["__main__"]
