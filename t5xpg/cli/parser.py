@@ -38,10 +38,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with status 2: in one line where a word is unknown, otherwise after the usage."""
-        unknown = re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message)
+        unknown = re.fullmatch(r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", message)
         if unknown is None:
             super().error(message)
         where, word, choices = unknown.groups()
         known = re.findall(r"[\w-]+", choices)
         hint = nearest.hint(word, known) or f"; choose from {', '.join(known)}."
-        self.exit(2, f"{self.prog}: error: {word!r} is not a {where}{hint}\n")
+        self.exit(2, f"{self.prog}: error: {word!r} is not {'one of' if ' | ' in where else 'a'} {where}{hint}\n")

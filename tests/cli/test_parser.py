@@ -29,6 +29,7 @@ def test_no_verb_is_answered_with_help_and_what_to_do_first(capsys):
     [
         (["trian", "a.gin"], "t5xpg: error: 'trian' is not a VERB; did you mean train?"),
         (["fill_mask"], "t5xpg: error: 'fill_mask' is not a VERB; did you mean fill-mask?"),
+        (["recipes", "shw"], "t5xpg recipes: error: 'shw' is not one of show | copy | diff; did you mean show?"),
         (["prepare", "txt"], "t5xpg prepare: error: 'txt' is not a CORPUS; did you mean text?"),
         (["export", "onnx"], "t5xpg export: error: 'onnx' is not a FORMAT; choose from ct2, savedmodel, hf."),
         (
