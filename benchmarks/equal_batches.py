@@ -31,7 +31,7 @@ import tensorflow as tf
 import t5xpg  # noqa: F401  (makes `import t5x` answer)
 from t5x import utils
 from t5xpg import mlm, objectives, tasks, vocabularies
-from t5xpg.batchwise import reading
+from t5xpg.batchwise import examples, reading, rows
 from t5xpg.data.sources import JsonlDataSource
 from t5xpg.vocabularies import bpe
 
@@ -45,6 +45,7 @@ class Case(NamedTuple):
     converter_cls: type[seqio.FeatureConverter]
     shard: seqio.ShardInfo
     most_bytes_in_memory: int
+    block: tuple[int, int] = (2048, 131_072)  # most rows, and tokens of a part
 
     def __str__(self) -> str:
         found = [f"{task.objective} of {task.source.files}" for task in seqio.get_subtasks(self.provider)]
@@ -153,7 +154,8 @@ def draw(number: int, seed: int, folder: Path, known: list[seqio.Vocabulary]) ->
     )
     shard = seqio.ShardInfo(rng.randrange(shards), shards)
     memory = rng.choice([0, JsonlDataSource.MOST_BYTES_IN_MEMORY])
-    return Case(seqio.get_mixture_or_task(provider), cfg, converter_cls, shard, memory)
+    block = rng.choice([60, 300, 2048]), rng.choice([200, 5000, 131_072])
+    return Case(seqio.get_mixture_or_task(provider), cfg, converter_cls, shard, memory, block)
 
 
 # ---- Comparing ----
@@ -197,8 +199,17 @@ def continued(dataset: tf.data.Dataset, after: int, prefix: str):
 
 def difference(case: Case, prefix: str, continue_after: int | None) -> str | None:
     """Returns what differs; None if nothing does."""
-    with mock.patch.object(JsonlDataSource, "MOST_BYTES_IN_MEMORY", case.most_bytes_in_memory):
-        theirs, ours = by_seqio(case), in_arrays(case)
+    most_rows, most_tokens = case.block
+    with (
+        mock.patch.object(JsonlDataSource, "MOST_BYTES_IN_MEMORY", case.most_bytes_in_memory),
+        mock.patch.object(rows, "_ROWS", most_rows),
+        mock.patch.object(examples, "_TOKENS", most_tokens),
+    ):
+        return _difference(case, prefix, continue_after)
+
+
+def _difference(case: Case, prefix: str, continue_after: int | None) -> str | None:
+    theirs, ours = by_seqio(case), in_arrays(case)
     if theirs.element_spec != ours.element_spec:
         return f"{ours.element_spec} is not {theirs.element_spec}"
     found = ours.as_numpy_iterator() if continue_after is None else continued(ours, continue_after, prefix)

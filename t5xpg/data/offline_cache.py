@@ -298,7 +298,7 @@ def _write(parts: Sequence[_Part], processes: int | None, register: Callable | N
         return
     total, left = (sum(part.size for part in some) for some in (parts, waiting))
     if processes is None:
-        processes = 1 if 0 < left < _LARGE else workers.available()
+        processes = 1 if 0 < left < _LARGE else workers.cores()
     count = max(min(processes, len(waiting)), 1)
     begin = functools.partial(_begin, register)
     with workers.Workers(count, begin) as pool, pool.progress_bar("caching", total, total - left):

@@ -18,16 +18,15 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _MOST = 16  # processes: one hands out what they do and takes what they give
-_STOPPED = -(2**62)
 _EVERY = 0.2  # seconds, for a progress bar
 
 _progress: Any = None  # a _Progress that is one in all processes that work together
 
 
 class _Progress(ctypes.Structure):
-    """How many bytes and rows are done; fewer than 0 bytes once a process has failed."""
+    """How many bytes and rows are done, and whether a process has failed."""
 
-    _fields_ = (("bytes", ctypes.c_int64), ("rows", ctypes.c_int64))
+    _fields_ = (("bytes", ctypes.c_int64), ("rows", ctypes.c_int64), ("has_failed", ctypes.c_bool))
 
 
 class Workers:
@@ -45,12 +44,15 @@ class Workers:
         self.count = count
         if count == 1:
             self._pool = None
-            self._progress: Any = types.SimpleNamespace(bytes=0, rows=0, get_lock=contextlib.nullcontext)
+            self._progress: Any = types.SimpleNamespace(
+                bytes=0, rows=0, has_failed=False, get_lock=contextlib.nullcontext
+            )
             _share(self._progress)
             return
         context = multiprocessing.get_context("spawn")
-        self._progress = context.Value(_Progress)
-        self._pool = concurrent.futures.ProcessPoolExecutor(count, context, _begin, (self._progress, begin))
+        shared = context.Value(_Progress)
+        self._progress = shared.get_obj()  # without its lock, which a process that is killed may never give back
+        self._pool = concurrent.futures.ProcessPoolExecutor(count, context, _begin, (shared, begin))
 
     def __enter__(self) -> Workers:
         return self
@@ -58,7 +60,7 @@ class Workers:
     def __exit__(self, error: type[BaseException] | None, *_) -> None:
         if self._pool:
             if error:
-                self._progress.bytes = _STOPPED  # what is under way has no use
+                self._progress.has_failed = True  # what is under way has no use
             self._pool.shutdown(cancel_futures=True)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
@@ -157,7 +159,7 @@ def advance(amount: int, rows: int = 0) -> None:
     """
     if _progress is not None:
         with _progress.get_lock():
-            if _progress.bytes < 0:
+            if _progress.has_failed:
                 raise concurrent.futures.CancelledError
             _progress.bytes += amount
             _progress.rows += rows

@@ -26,7 +26,7 @@ def files(tmp_path_factory):
             (folder / f"{number:02}.jsonl").write_bytes(content)
         else:
             (folder / f"{number:02}.jsonl.gz").write_bytes(gzip.compress(content))
-    with mock.patch.object(jsonl, "_WINDOW", 700):
+    with mock.patch.object(jsonl, "_WINDOW", 700), mock.patch.multiple(rows, _ROWS=64, _CHARACTERS=2000):
         yield f"{folder}/*"
 
 

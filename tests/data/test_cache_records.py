@@ -175,7 +175,7 @@ def test_other_processes_begin_where_they_are_of_use(corpora, tmp_path, monkeypa
             raise ChildProcessError("one ended")
 
     monkeypatch.setattr(workers, "Workers", Here)
-    monkeypatch.setattr(workers, "available", lambda: 3)
+    monkeypatch.setattr(workers, "cores", lambda: 3)
     monkeypatch.setattr(offline_cache, "_LARGE", large)
     known_task("spread", {"train": corpora["parquet"]})
     with pytest.raises(offline_cache.CacheError, match="^one ended. Run this again with fewer processes"):

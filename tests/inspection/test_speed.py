@@ -40,7 +40,7 @@ def pairs_task(tmp_path_factory) -> str:
 # ---- Measuring ----
 
 
-def test_a_second_is_counted_after_the_buffers_are_full(monkeypatch):
+def test_a_second_is_counted_after_the_buffers_are_full():
     now = 0.0
 
     def batches():
