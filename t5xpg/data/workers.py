@@ -166,7 +166,7 @@ def advance(amount: int, rows: int = 0) -> None:
 
 
 def available() -> int:
-    """Returns how many processes are of use here: one for each core that this one may use."""
+    """Returns how many processes are of use where one hands out their work: one for each core, 16 at most."""
     return min(cores(), _MOST)
 
 
