@@ -21,6 +21,7 @@ _MOST = 16  # processes: one hands out what they do and takes what they give
 _EVERY = 0.2  # seconds, for a progress bar
 
 _progress: Any = None  # a _Progress that is one in all processes that work together
+_to_begin: Callable[[], object] | None = None  # what this process does before its first work
 
 
 class _Progress(ctypes.Structure):
@@ -37,7 +38,7 @@ class Workers:
 
     Args:
       count: of the processes.
-      begin: called first in each other process.
+      begin: called first in each other process; what it raises, the work raises.
     """
 
     def __init__(self, count: int, begin: Callable[[], object] | None = None):
@@ -75,7 +76,7 @@ class Workers:
         waiting: collections.deque[concurrent.futures.Future[Result]] = collections.deque()
         with self._deaths_named():
             for item in items:
-                waiting.append(self._pool.submit(function, item))
+                waiting.append(self._pool.submit(_begun, function, item))
                 if len(waiting) > self.count + 1:
                     yield waiting.popleft().result()
             while waiting:
@@ -88,7 +89,7 @@ class Workers:
                 function(item)
             return
         with self._deaths_named():
-            for done in concurrent.futures.as_completed([self._pool.submit(function, item) for item in items]):
+            for done in concurrent.futures.as_completed([self._pool.submit(_begun, function, item) for item in items]):
                 done.result()
 
     @contextlib.contextmanager
@@ -181,10 +182,18 @@ def _ended(what: str) -> ChildProcessError:
 
 
 def _begin(progress: Any, begin: Callable[[], object] | None) -> None:
+    global _to_begin
+    _to_begin = begin
     _share(progress)
     _end_with_parent()
-    if begin:
-        begin()
+
+
+def _begun(function: Callable[[Item], Result], item: Item) -> Result:
+    global _to_begin
+    if _to_begin:
+        _to_begin()
+        _to_begin = None
+    return function(item)
 
 
 def _begin_on(count: int) -> None:
