@@ -31,7 +31,7 @@ import tensorflow as tf
 import t5xpg  # noqa: F401  (makes `import t5x` answer)
 from t5x import utils
 from t5xpg import mlm, objectives, tasks, vocabularies
-from t5xpg.batchwise import examples, reading, rows
+from t5xpg.batchwise import dataset, examples, reading, rows
 from t5xpg.data.sources import JsonlDataSource
 from t5xpg.vocabularies import bpe
 
@@ -45,7 +45,8 @@ class Case(NamedTuple):
     converter_cls: type[seqio.FeatureConverter]
     shard: seqio.ShardInfo
     most_bytes_in_memory: int
-    block: tuple[int, int] = (2048, 131_072)  # most rows, and tokens of a part
+    # Rows and characters that end a block, tokens of a part, and examples of a portion.
+    block: tuple[int, int, int, int] = (2048, 2**20, 131_072, 4096)
 
     def __str__(self) -> str:
         found = [f"{task.objective} of {task.source.files}" for task in seqio.get_subtasks(self.provider)]
@@ -154,7 +155,8 @@ def draw(number: int, seed: int, folder: Path, known: list[seqio.Vocabulary]) ->
     )
     shard = seqio.ShardInfo(rng.randrange(shards), shards)
     memory = rng.choice([0, JsonlDataSource.MOST_BYTES_IN_MEMORY])
-    block = rng.choice([60, 300, 2048]), rng.choice([200, 5000, 131_072])
+    most_rows, most_characters = rng.choice([60, 300, 2048]), rng.choice([300, 5000, 2**20])
+    block = most_rows, most_characters, rng.choice([200, 5000, 131_072]), rng.choice([7, 100, 4096])
     return Case(seqio.get_mixture_or_task(provider), cfg, converter_cls, shard, memory, block)
 
 
@@ -199,11 +201,12 @@ def continued(dataset: tf.data.Dataset, after: int, prefix: str):
 
 def difference(case: Case, prefix: str, continue_after: int | None) -> str | None:
     """Returns what differs; None if nothing does."""
-    most_rows, most_tokens = case.block
+    most_rows, most_characters, most_tokens, most_examples = case.block
     with (
         mock.patch.object(JsonlDataSource, "MOST_BYTES_IN_MEMORY", case.most_bytes_in_memory),
-        mock.patch.object(rows, "_ROWS", most_rows),
+        mock.patch.multiple(rows, _ROWS=most_rows, _CHARACTERS=most_characters),
         mock.patch.object(examples, "_TOKENS", most_tokens),
+        mock.patch.object(dataset, "_EXAMPLES", most_examples),
     ):
         return _difference(case, prefix, continue_after)
 

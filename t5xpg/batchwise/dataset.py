@@ -25,6 +25,7 @@ from t5xpg.data.jsonl_task import MOST_ROWS_IN_MEMORY, JsonlTask
 from t5xpg.data.kept import Kept
 from t5xpg.data.tf_functions import numpy_function
 
+_EXAMPLES = 4096  # shuffled and packed at a time: a block of long documents has twenty times as many
 _ITERATORS = 4  # that go on without restoring their place, at most
 _ID = 16  # bytes
 
@@ -58,7 +59,7 @@ def examples_of(
     wanted = examples.Wanted(task.objective, vocabulary, lengths, task.seed_after_cache(seed))
     steps = examples.STEPS[type(task.objective)](wanted)
     shuffled = [stages.Shuffle(no_examples(lengths), task.shuffle_buffer_size, seed)] if shuffle else []
-    return Way(Rows(reader, share, keep), [tokenize, *steps, *shuffled])
+    return Way(stages.Portions(Way(Rows(reader, share, keep), [tokenize, *steps]), _EXAMPLES), shuffled)
 
 
 def no_examples(lengths: Mapping[str, int]) -> Block:
@@ -66,9 +67,7 @@ def no_examples(lengths: Mapping[str, int]) -> Block:
 
 
 def _encoded(texts: Texts, objective: objectives.Objective, vocabulary: seqio.Vocabulary) -> examples.Features:
-    columns = {feature: texts[column] for feature, column in objective.key_map.items() if column}
-    if isinstance(objective, objectives.Supervised) and objective.prefix:
-        columns["inputs"] = [objective.prefix + text for text in columns["inputs"]]
+    columns = tokens.texts_of(texts, objective)
     return {feature: tokens.encode(column, vocabulary) for feature, column in columns.items()}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -65,10 +65,9 @@ class Denoised(Stage):
         self._examples += count
         block = {name: np.empty([count, length], np.int32) for name, length in self._lengths.items()}
         for examples, which, convert in parts:
-            if len(examples.sizes):
-                features = convert(examples, [x[which] for x in seeds])
-                for name, made in rows(features, self._lengths, self._eos).items():
-                    block[name][which] = made
+            features = convert(examples, [x[which] for x in seeds])
+            for name, made in rows(features, self._lengths, self._eos).items():
+                block[name][which] = made
         return block
 
 
@@ -76,15 +75,19 @@ def in_parts(tokens: int, convert: Convert) -> Callable[[Ragged], list[Part]]:
     """Returns what cuts texts into examples of `tokens` tokens."""
 
     def cut(texts: Ragged) -> list[Part]:
-        parts: list[Part] = []
-        rest, start = split(texts, tokens), 0
-        while len(rest.sizes):
-            examples, rest = rest.cut(max(_TOKENS // tokens, 1))
-            parts.append((examples, slice(start, start + len(examples.sizes)), convert))
-            start += len(examples.sizes)
-        return parts
+        pieces = in_pieces(split(texts, tokens), tokens)
+        return [(some, slice(start, start + len(some.sizes)), convert) for start, some in pieces]
 
     return cut
+
+
+def in_pieces(examples: Ragged, tokens: int) -> Iterator[tuple[int, Ragged]]:
+    """Yields (number of its first example, examples) of pieces of examples that have at most `tokens` tokens each."""
+    start = 0
+    while len(examples.sizes):
+        some, examples = examples.cut(max(_TOKENS // tokens, 1))
+        yield start, some
+        start += len(some.sizes)
 
 
 class Drawn(Stage):
@@ -117,8 +120,12 @@ class Drawn(Stage):
             drawn.append(denoisers[:used])
             cut.append(np.diff(np.minimum(ends[:used], size), prepend=0))
         examples, denoisers = Ragged(texts.values, np.concatenate(cut)), np.concatenate(drawn)
-        chosen = [denoisers == number for number in range(len(self._tokens))]
-        return [(examples.of(which), which, convert) for which, convert in zip(chosen, self._converts, strict=True)]
+        parts: list[Part] = []
+        for number, (tokens, convert) in enumerate(zip(self._tokens.tolist(), self._converts, strict=True)):
+            own, which = examples.of(denoisers == number), np.flatnonzero(denoisers == number)
+            for start, some in in_pieces(own, tokens):
+                parts.append((some, which[start : start + len(some.sizes)], convert))
+        return parts
 
 
 def _of_denoiser(denoiser: Denoiser, vocabulary: seqio.Vocabulary) -> Convert:

@@ -91,6 +91,17 @@ def _unknown(provider, cfg, converter_cls, num_epochs) -> Iterator[str]:
 
 
 def _unknown_of(task: seqio.Task, cfg: Any) -> Iterator[str]:
+    yield from unknown_task(task)
+    if cfg.split not in task.splits or set(cfg.task_feature_lengths) != set(task.output_features):
+        yield f"{task.name}, which lacks a split or feature that is asked for"
+    if cfg.use_cached and task.supports_caching and task.cache_dir is None:
+        yield f"{task.name}'s cache, which is not there"
+    if cfg.shuffle and task.shuffle_buffer_size is None:
+        yield f"{task.name}, which has no shuffle_buffer_size"
+
+
+def unknown_task(task: seqio.Task) -> Iterator[str]:
+    """Yields what of a task is not known here, in words; what follows the first may be wrong."""
     if type(task) is not JsonlTask or type(task.source) is not JsonlDataSource:
         yield f"{task.name}, a {type(task).__name__} of a {type(task.source).__name__}"
         return
@@ -101,9 +112,3 @@ def _unknown_of(task: seqio.Task, cfg: Any) -> Iterator[str]:
         yield f"{task.name}'s vocabulary, a {type(vocabulary).__name__}"
     if dict(task.output_features) != objectives.output_features(task.objective, vocabulary):
         yield f"{task.name}'s features"
-    if cfg.split not in task.splits or set(cfg.task_feature_lengths) != set(task.output_features):
-        yield f"{task.name}, which lacks a split or feature that is asked for"
-    if cfg.use_cached and task.supports_caching and task.cache_dir is None:
-        yield f"{task.name}'s cache, which is not there"
-    if cfg.shuffle and task.shuffle_buffer_size is None:
-        yield f"{task.name}, which has no shuffle_buffer_size"

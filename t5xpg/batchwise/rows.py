@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
+
 from t5xpg.batchwise.readers import Reader, Window
 from t5xpg.batchwise.stages import Stage
 from t5xpg.data.sources import INTERLEAVED_ROWS
 
 Texts = dict[str, list]  # {column: texts, str, or what a cache has in place of them, bytes}
 _ROWS, _CHARACTERS = 2048, 2**20  # of a block, until either is reached
-_CLOSED = (-1, 0, 0)
+_CLOSED = (-1, 0, 0, INTERLEAVED_ROWS)
 
 
 class Rows(Stage):
@@ -31,7 +34,8 @@ class Rows(Stage):
     def _begin(self, epoch: int) -> None:
         self._epoch = epoch
         self._opened, self._turn, self._dealt = 0, 0, 0  # pieces; the slot whose turn it is; rows, to all shares
-        # Of the piece in each slot: its place in the order, the window that is read, how many of its rows are given.
+        # Of the piece in each slot: its place in the order, the window that is read, how many of its rows are given,
+        # and how many it gives yet before the turn is the next slot's.
         self._open = [list(_CLOSED) for _ in range(self._reader.slots)]
         self._loaded: dict[int, tuple[tuple[int, int], Window]] = {}  # {slot: ((place, number), its window)}
         self._order: list[tuple[int, int]] | None = None  # of the epoch, once it is asked for
@@ -54,11 +58,11 @@ class Rows(Stage):
         texts, characters = next(iter(block.values())), 0
         while len(texts) < _ROWS and characters < _CHARACTERS:
             if self._open[self._turn][0] >= 0:
-                characters += self._take(block, self._order)
+                characters += self._take(block, self._order, _CHARACTERS - characters)
             elif self._opened < len(self._order):
-                self._open[self._turn] = [self._opened, 0, 0]
+                self._put([self._opened, 0, 0, INTERLEAVED_ROWS])
                 self._opened += 1
-            elif any(place >= 0 for place, _, _ in self._open):
+            elif any(place >= 0 for place, *_ in self._open):
                 self._turn = (self._turn + 1) % len(self._open)
             else:
                 block = self._share_of(block)
@@ -66,25 +70,35 @@ class Rows(Stage):
                 return block
         return self._share_of(block)
 
-    def _take(self, block: Texts, order: list[tuple[int, int]]) -> int:
-        """Adds the rows that the piece in turn gives before the next one, fewer where it ends; returns their length."""
-        place, number, given = self._open[self._turn]
-        wanted, characters = INTERLEAVED_ROWS, 0
-        while wanted and place >= 0:
+    def _take(self, block: Texts, order: list[tuple[int, int]], room: int) -> int:
+        """Adds the rows that the piece in turn gives before the next one, fewer where it ends or they fill the room.
+
+        Returns their characters, as `room` counts them.
+        """
+        place, number, given, left = self._open[self._turn]
+        characters = 0
+        while left and place >= 0 and characters < room:
             columns = self._window(place, number, *order[place])
-            rows = min(wanted, len(columns[0]) - given)
-            for texts, column in zip(block.values(), columns, strict=True):
-                added = column[given : given + rows].tolist()
-                characters += sum(map(len, added))
-                texts += added
-            wanted, given = wanted - rows, given + rows
+            found = [column[given : given + left].tolist() for column in columns]
+            rows, filled = filling(found, room - characters)
+            for texts, added in zip(block.values(), found, strict=True):
+                texts += added[:rows]
+            left, given, characters = left - rows, given + rows, characters + filled
             if not len(columns[0]):
-                place, number, given = _CLOSED
-            elif given == len(columns[0]):
+                place, number, given, left = _CLOSED
+                break
+            if given == len(columns[0]):
                 number, given = number + 1, 0
-        self._open[self._turn] = [place, number, given]
-        self._turn = (self._turn + 1) % len(self._open)
+        if left and place >= 0:
+            self._put([place, number, given, left])
+        else:
+            self._put([place, number, given, INTERLEAVED_ROWS])
+            self._turn = (self._turn + 1) % len(self._open)
         return characters
+
+    def _put(self, slot: list[int]) -> None:
+        """Replaces the slot in turn, in a list of its own: a place may hold the one before."""
+        self._open = [*self._open[: self._turn], slot, *self._open[self._turn + 1 :]]
 
     def _window(self, place: int, number: int, piece: int, salt: int) -> Window:
         name, columns = self._loaded.get(self._turn, (None, []))
@@ -98,3 +112,13 @@ class Rows(Stage):
         start = (index - self._dealt) % shares
         self._dealt += len(next(iter(block.values())))
         return {name: texts[start::shares] for name, texts in block.items()}
+
+
+def filling(columns: list[list], room: int) -> tuple[int, int]:
+    """Returns how many of the rows fill the room, all where they do not, and their characters."""
+    characters = sum(sum(map(len, texts)) for texts in columns)
+    if characters <= room:
+        return len(columns[0]), characters
+    ends = list(itertools.accumulate(sum(map(len, row)) for row in zip(*columns, strict=True)))
+    rows = bisect.bisect_left(ends, room) + 1
+    return rows, ends[rows - 1]

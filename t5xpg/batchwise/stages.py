@@ -24,7 +24,7 @@ class Stage:
     """A part of the way.
 
     Attributes:
-      kept: names of the attributes that are its place; arrays are replaced, never written to.
+      kept: names of the attributes that are its place; arrays and lists are replaced, never written to.
     """
 
     kept: ClassVar[tuple[str, ...]] = ()
@@ -63,6 +63,37 @@ class Way(Stage):
     def place(self, place: Place) -> None:
         for number, stage in enumerate(self._stages):
             stage.place = place[str(number)]
+
+
+class Portions(Stage):
+    """Gives what a source gives in blocks of `most` at most.
+
+    Its place is the source's before the block that it is giving, which is made again there, and how much is given.
+    """
+
+    def __init__(self, source: Way, most: int):
+        self._source, self._most = source, most
+        self._before: Place | None = None
+        self._block: Block = {}
+        self._given = 0
+
+    @property
+    def place(self) -> Place:
+        return {"source": self._source.place if self._before is None else self._before, "given": self._given}
+
+    @place.setter
+    def place(self, place: Place) -> None:
+        self._source.place, self._given = place["source"], place["given"]
+        self._before = None
+
+    def __call__(self) -> Block:
+        if self._before is None:
+            self._before, self._block = self._source.place, self._source()
+        start, self._given = self._given, self._given + self._most
+        given = part(self._block, slice(start, self._given))
+        if self._given >= size(self._block):
+            self._before, self._block, self._given = None, {}, 0
+        return given
 
 
 def to_bytes(place: Place) -> bytes:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import seqio
 import tensorflow as tf
 
+from t5xpg import objectives
 from t5xpg.batchwise.ragged import Ragged
 from t5xpg.data.workers import cores
 from t5xpg.vocabularies.bpe import ByteLevelBPEVocabulary
@@ -16,6 +17,14 @@ from t5xpg.vocabularies.stored import StoredSentencePieceVocabulary
 
 _TEXTS = 256  # that a thread takes at a time
 _THREADS = concurrent.futures.ThreadPoolExecutor(cores())  # which TensorFlow keeps busy outside Python's lock
+
+
+def texts_of(rows: Mapping[str, list[str]], objective: objectives.Objective) -> dict[str, list[str]]:
+    """Returns {feature: texts} of rows {column: texts}, as they are tokenized, of the features that have a column."""
+    texts = {feature: rows[column] for feature, column in objective.key_map.items() if column}
+    if isinstance(objective, objectives.Supervised) and objective.prefix:
+        texts["inputs"] = [objective.prefix + text for text in texts["inputs"]]
+    return texts
 
 
 def encode(texts: Sequence[str], vocabulary: seqio.Vocabulary) -> Ragged:

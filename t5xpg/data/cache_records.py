@@ -16,7 +16,7 @@ import seqio
 import tensorflow as tf
 
 from t5xpg import objectives
-from t5xpg.batchwise import tokens
+from t5xpg.batchwise import reading, tokens
 from t5xpg.batchwise.ragged import Ragged
 from t5xpg.batchwise.random_numbers import WordStream, kernel_seeds
 from t5xpg.data import sources
@@ -65,7 +65,7 @@ def records(
     Raises:
       jsonl.JsonlError, or tf.errors.OpError where tf.data reads: the source cannot be read.
     """
-    return (_many_at_a_time if _is_known(task) else _one_by_one)(task, split, share, seed, size, tally)
+    return (_one_by_one if any(reading.unknown_task(task)) else _many_at_a_time)(task, split, share, seed, size, tally)
 
 
 # ---- Of any task ----
@@ -96,18 +96,6 @@ def _described(value: tf.Tensor | tf.RaggedTensor) -> dict[str, Any]:
 
 
 # ---- Of a known task ----
-
-
-def _is_known(task: seqio.Task) -> bool:
-    """Whether the task's texts and ids are known to the last bit; what a user derived from a kind is another."""
-    if type(task) is not JsonlTask or type(task.source) is not sources.JsonlDataSource:
-        return False
-    vocabulary = task.output_features["targets"].vocabulary
-    return (
-        type(task.objective) in objectives.OBJECTIVES.values()
-        and type(vocabulary) in tokens.KINDS
-        and dict(task.output_features) == objectives.output_features(task.objective, vocabulary)
-    )
 
 
 def _many_at_a_time(
@@ -148,12 +136,9 @@ def _rows(
 
 
 def _texts(rows: Mapping[str, list[str]], objective: objectives.Objective) -> dict[str, list[str]]:
-    """Returns the texts of each feature, as they are before they are tokenized."""
-    empty = [""] * len(next(iter(rows.values())))
-    texts = {name: rows[column] if column else empty for name, column in objective.key_map.items()}
-    if isinstance(objective, objectives.Supervised) and objective.prefix:
-        texts["inputs"] = [objective.prefix + text for text in texts["inputs"]]
-    return texts
+    """Returns the texts of each feature, as they are before they are tokenized; "" where a feature has no column."""
+    texts, empty = tokens.texts_of(rows, objective), [""] * len(next(iter(rows.values())))
+    return {name: texts.get(name, empty) for name in objective.key_map}
 
 
 def _serialized(texts: Mapping[str, Sequence[str]], ids: Mapping[str, Ragged]) -> list[bytes]:

@@ -18,6 +18,7 @@ from jsonl_files import small_pieces, write
 from test_offline_cache import before_placeholder, cached, files
 
 from t5xpg import objectives, tasks, vocabularies
+from t5xpg.batchwise import reading
 from t5xpg.data import cache_records, offline_cache, workers
 from t5xpg.vocabularies import training
 
@@ -58,12 +59,12 @@ def pieces(corpora, tmp_path_factory) -> seqio.Vocabulary:
 
 def caches(task: seqio.Task, folder, monkeypatch, num_shards: int) -> list[dict[str, bytes]]:
     """The files of a cache written both ways."""
-    assert cache_records._is_known(task)
+    assert not any(reading.unknown_task(task))
     made = []
     for way in ("many at a time", "one by one"):
         with monkeypatch.context() as patch:
             if way == "one by one":
-                patch.setattr(cache_records, "_is_known", lambda task: False)
+                patch.setattr(reading, "unknown_task", lambda task: ["the task"])
             offline_cache.cache_tasks([task.name], folder / way, num_shards=num_shards)
         made.append(files(folder / way / task.name))
     return made
@@ -113,7 +114,7 @@ class OwnObjective(objectives.Supervised):
 
 
 def test_what_a_user_derived_is_made_by_tf_data(corpora, tmp_path):
-    assert not cache_records._is_known(known_task("own_ids", {"train": corpora["plain"]}, vocabulary=OwnVocabulary()))
+    assert any(reading.unknown_task(known_task("own_ids", {"train": corpora["plain"]}, vocabulary=OwnVocabulary())))
     columns = {"inputs_key": "text", "targets_key": "answer"}
     task = known_task("own_texts", {"train": corpora["parquet"]}, OwnObjective(), **columns)
     offline_cache.cache_tasks(["own_texts"], tmp_path, num_shards=1)
@@ -140,7 +141,7 @@ def test_the_bar_shows_bytes_and_rows_and_what_was_finished_before(corpora, tmp_
     known_task("barred", {"train": corpora["parquet"]})
     size = tqdm.tqdm.format_sizeof(Path(corpora["parquet"]).stat().st_size // 6 * 6)
     for known in (True, False):
-        monkeypatch.setattr(cache_records, "_is_known", lambda task, known=known: known)
+        monkeypatch.setattr(reading, "unknown_task", lambda task, known=known: [] if known else ["the task"])
         with monkeypatch.context() as patch:
             patch.setattr(offline_cache, "_write_json", failing_at(offline_cache._write_json, "part-00004"))
             with pytest.raises(OSError, match="full"):
