@@ -264,14 +264,17 @@ def append(path: str | os.PathLike, text: str) -> None:
     An object cannot be added to: it is read and replaced, up to five times where another process has just done so.
 
     Args:
-      path: of the file, at gs:// or s3://.
+      path: of the file, on a disk, gs:// or s3://.
       text: as the content of `create`; what UTF-8 cannot say of it is escaped.
 
     Raises:
       FileExistsError, ChangedError: others did so each time.
     """
-
     content = text.encode(errors="backslashreplace")
+    if not is_url(path):
+        with open(absolute(path), "ab") as file:
+            file.write(content)
+            return
 
     def attempt() -> None:
         try:

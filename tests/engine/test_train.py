@@ -1,5 +1,6 @@
 """The training program as a user runs it: its files, what it prints, resuming, and what it says of bad input."""
 
+import json
 import os
 import re
 import signal
@@ -20,6 +21,17 @@ from t5xpg import Model
 def evaluations(output: str) -> list[float]:
     """Returns the nats per token of each evaluation a run printed."""
     return [float(nats) for nats in re.findall(r"micro: ([\d.]+) nats/token", output)]
+
+
+def recorded(model_dir) -> list[tuple]:
+    """Returns the (step, name, metrics) of metrics.jsonl, times aside, sorted."""
+    lines = map(json.loads, (model_dir / "metrics.jsonl").read_text().splitlines())
+    found = [(line["step"], line["name"], sorted(untimed(line["metrics"]).items())) for line in lines]
+    return sorted(each for each in found if each[2])
+
+
+def untimed(metrics: dict) -> dict:
+    return {name: value for name, value in metrics.items() if not name.startswith("timing/")}
 
 
 def params_at(model_dir, step: int) -> dict[str, np.ndarray]:
@@ -77,6 +89,7 @@ def test_resumed_runs_equal_an_uninterrupted_one_and_go_round_damage(micro_run, 
     assert resumed.keys() == straight.keys()
     for name in straight:
         np.testing.assert_array_equal(resumed[name], straight[name], err_msg=name)
+    assert recorded(tmp_path) == recorded(micro_run[0])
 
     damaged = max((tmp_path / "checkpoint_20" / "state").rglob("*"), key=lambda p: p.stat().st_size * p.is_file())
     os.truncate(damaged, damaged.stat().st_size // 2)
@@ -87,6 +100,7 @@ def test_resumed_runs_equal_an_uninterrupted_one_and_go_round_damage(micro_run, 
     assert f"Continuing from step 10 ({tmp_path}/checkpoint_10)" in third.stderr
     for name, value in params_at(tmp_path, 20).items():
         np.testing.assert_array_equal(value, straight[name], err_msg=name)
+    assert recorded(tmp_path) == recorded(micro_run[0])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -332,6 +332,7 @@ def test_metrics_that_a_store_does_not_take_keep_only_a_monitored_checkpoint_fro
         sent.append(path)
 
     monkeypatch.setattr("t5xpg.base.files.write_whole", write_whole)
+    monkeypatch.setattr("t5xpg.base.files.append", write_whole)  # of metrics.jsonl
     monkeypatch.setattr("t5x.embedded.tf_memory.SEND_PERIOD", 0.0)
     made, _ = make_trainer(summary_dir="gs://bucket/run")
     manager = Saved()

@@ -14,11 +14,13 @@ import numpy as np
 import seqio
 
 from t5x import models
-from t5x.embedded import console, waiting
+from t5x.embedded import console, json_lines, waiting
 from t5x.embedded.inference import get_infer_fn
 from t5x.embedded.packing import make_converter
 from t5x.embedded.vocabulary_check import verify_matching_vocabs
 from t5xpg.base import files, stores
+
+FOLDER = "inference_eval"  # T5X's
 
 
 class InferenceEvaluator:
@@ -91,7 +93,7 @@ class InferenceEvaluator:
         with console.counter("evaluate", self._count_examples()) as self._bar:
             metrics, _ = self._evaluator.evaluate(compute_metrics=jax.process_index() == 0, step=step, **fns)
         if self._logs:
-            metrics = self._logs.sent_after(metrics)
+            metrics = self._logs.kept_after(metrics, step)
         self._pending = metrics
         metrics.add_done_callback(functools.partial(say_metrics, step))
         return metrics
@@ -123,7 +125,7 @@ class InferenceEvaluator:
 
 
 class EvaluationLogs:
-    """The folder inference_eval that SeqIO's loggers write to.
+    """The folder inference_eval that SeqIO's loggers write to; its numbers go to metrics.jsonl beside it too.
 
     Args:
       log_dir: its parent. Where that is a URL, they write to TensorFlow's memory, and what they wrote is sent.
@@ -133,7 +135,8 @@ class EvaluationLogs:
     """
 
     def __init__(self, log_dir: str):
-        self.folder, self._mirror = os.path.join(log_dir, "inference_eval"), None
+        self.folder, self._mirror, self._log_dir = os.path.join(log_dir, FOLDER), None, log_dir
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation logs")
         if stores.is_url(log_dir):
             from t5x.embedded import tf_memory
 
@@ -142,25 +145,29 @@ class EvaluationLogs:
                 if name.endswith("-metrics.jsonl"):  # they add to it
                     self._mirror.fetch(os.path.join(self.folder, name))
             self.folder = self._mirror.folder
-            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation logs")
 
     @classmethod
     def of(cls, log_dir: str | None) -> EvaluationLogs | None:
         return cls(log_dir) if log_dir else None
 
-    def sent_after(self, metrics: Future) -> Future:
-        """Returns `metrics`, which are there once the loggers have written, as a future that sends the files first."""
-        return self._pool.submit(self._send, metrics) if self._mirror else metrics
+    def kept_after(self, metrics: Future, step: int) -> Future:
+        """Returns `metrics`, which are there once the loggers have written, as a future that keeps and sends them."""
+        return self._pool.submit(self._keep, metrics, step)
 
     def close(self) -> None:
+        self._pool.shutdown(wait=True)
         if self._mirror:
-            self._pool.shutdown(wait=True)
             self._mirror.send()
             self._mirror.forget()
 
-    def _send(self, metrics: Future) -> Any:
+    def _keep(self, metrics: Future, step: int) -> Any:
         found = metrics.result()
-        self._mirror.send()
+        for task, values in (found or {}).items():
+            tags = {f"eval/{name}": number for name, number in numbers(values).items()}  # so SeqIO's logger names them
+            json_lines.add_metrics(self._log_dir, f"{FOLDER}/{task}", step, tags)
+        if self._mirror:
+            self._mirror.send()
+            json_lines.lines_in(self._log_dir, json_lines.METRICS_NAME).flush()
         return found
 
 
@@ -181,9 +188,15 @@ def say_metrics(step: int, done: Future) -> None:
     if done.exception() is not None:
         return
     for task, metrics in (done.result() or {}).items():
-        values = {name: getattr(value, "value", value) for name, value in metrics.items()}
-        shown = [f"{name} {float(value):.5g}" for name, value in values.items() if np.ndim(value) == 0]
+        shown = [f"{name} {value:.5g}" for name, value in numbers(metrics).items()]
         console.say(f"step {step:>7,}  {task}: {', '.join(shown)}")
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Returns those of a task's metrics that are numbers, seqio.metrics.Scalar or plain; no texts, images, …"""
+    values = {name: getattr(value, "value", value) for name, value in metrics.items()}
+    arrays = {name: np.asarray(value) for name, value in values.items() if not isinstance(value, str)}
+    return {name: float(array) for name, array in arrays.items() if array.ndim == 0 and array.dtype.kind in "biuf"}
 
 
 def evaluate_with_teacher(

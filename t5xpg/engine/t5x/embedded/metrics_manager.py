@@ -1,4 +1,4 @@
-"""Turns the metrics a step function returns into numbers, and writes them to TensorBoard."""
+"""Turns the metrics a step function returns into numbers, and writes them to TensorBoard and metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ class MetricsManager:
 
     Args:
       name: the collection, and the sub-directory of `summary_dir` its event file goes to.
-      summary_dir: where to write; None computes the values and writes nothing.
+      summary_dir: where to write, and where metrics.jsonl is; None computes the values and writes nothing.
       clock: gives the time in seconds.
     """
 
     def __init__(self, name: str, summary_dir: str | None = None, clock: Callable[[], float] = time.time):
         self.name = name
+        self._folder = summary_dir
         self.summary_dir = os.path.join(summary_dir, name) if summary_dir else None
         self._clock = clock
         self._writes_here = bool(summary_dir) and jax.process_index() == 0
@@ -43,10 +44,8 @@ class MetricsManager:
         if self._writer is None:
             from clu import metric_writers
 
-            if self.summary_dir and self._writes_here:
-                self._writer = metric_writers.AsyncWriter(make_writer(self.summary_dir))
-            else:
-                self._writer = metric_writers.MultiWriter([])
+            made = make_writers(self._folder, self.name) if self._folder and self._writes_here else []
+            self._writer = metric_writers.AsyncMultiWriter(made)
         return self._writer
 
     def write_scalar(self, key: str, val: float, step: int) -> None:
@@ -97,15 +96,15 @@ class MetricsManager:
             self._writer = None
 
 
-def make_writer(folder: str):
-    """Returns clu's writer of TensorBoard's files to a folder on a disk or at a URL."""
-    if stores.is_url(folder):
-        from t5x.embedded import tf_memory
-
-        return tf_memory.EventWriter(folder)
+def make_writers(folder: str, name: str) -> list:
+    """Returns clu's writers of a collection: TensorBoard's files, and metrics.jsonl, on a disk or at a URL."""
     from clu import metric_writers
 
-    return metric_writers.SummaryWriter(folder)
+    from t5x.embedded import metric_lines, tf_memory
+
+    events = os.path.join(folder, name)
+    board = tf_memory.EventWriter(events) if stores.is_url(folder) else metric_writers.SummaryWriter(events)
+    return [board, metric_lines.MetricLines(folder, name)]
 
 
 def local_value(x):

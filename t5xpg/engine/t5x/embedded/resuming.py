@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from t5x import checkpoints
-from t5x.embedded import console, data_position, initialization
+from t5x.embedded import console, data_position, initialization, json_lines
 from t5x.embedded.checkpoint_configs import CheckpointConfig, RestoreCheckpointConfig, SaveCheckpointConfig
 from t5x.embedded.checkpoint_paths import agreed_steps, step_of
 from t5x.embedded.initialization import TrainStateInitializer
@@ -57,15 +57,18 @@ class Restorer:
     def initialize(self) -> tuple[Any, str | None, int]:
         """Returns (train state, the checkpoint of this run that it goes on from or None, the run's first step).
 
-        The state is the latest in model_dir, else that of the checkpoint asked for, else a new one.
+        The state is the latest in model_dir, else that of the checkpoint asked for, else a new one; what metrics.jsonl
+        holds of later steps, or of a run that left no checkpoint, is dropped.
         """
         cfg, model_dir = self.checkpoint_cfg.restore, self.model_dir
         if steps := self._steps:
             if cfg and cfg.path:
                 console.say(f"Note: {model_dir} holds a run already; {cfg.path} is not read again.")
             state, path = self._latest(steps)
+            json_lines.go_on_from(model_dir, int(state.step))
             console.say(f"Continuing from step {int(state.step):,} ({path})")
             return state, path, self.first_step()
+        json_lines.go_on_from(model_dir, None)
         if path := self.initial_checkpoint():
             state = self._read(path, cfg)
             console.say(f"Starting from step {int(state.step):,} of {path}")
