@@ -1,4 +1,4 @@
-"""The evaluation program: `python -m t5x.eval --gin_file=… --gin.CHECKPOINT_PATH=…`, and `evaluate` for Python."""
+"""Evaluates checkpoints: `python -m t5xpg.t5x eval --gin_file=… --gin.CHECKPOINT_PATH=…`, and `evaluate` for Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inference program: `python -m t5x.infer --gin_file=… --gin.CHECKPOINT_PATH=…`, and `infer` for Python.
+"""The inference program: `python -m t5xpg.t5x infer --gin_file=… --gin.CHECKPOINT_PATH=…`, and `infer` for Python.
 
 A shard of a task is inferred in chunks of checkpoint_period batches. Finished chunks are files of their own, so that
 the same command goes on after the last of them.

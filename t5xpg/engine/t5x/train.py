@@ -1,4 +1,4 @@
-"""The training program: `python -m t5x.train --gin_file=… --gin.MODEL_DIR=…`, and `train` for Python.
+"""The training program: `python -m t5xpg.t5x train --gin_file=… --gin.MODEL_DIR=…`, and `train` for Python.
 
 The order of a round is: train up to the next stop, save, evaluate. What is evaluated has then been saved,
 and an evaluation that fails loses nothing.
