@@ -11,6 +11,7 @@ import t5xpg
 from t5xpg.cli import (
     cache,
     check,
+    completion,
     demo,
     errors,
     fill_mask,
@@ -38,6 +39,8 @@ FIRST_STEPS = """first steps:
 def main(argv: list[str] | None = None) -> int:
     """Runs the command line; returns the process's exit status."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before anything imports TensorFlow
+    if completion.is_asked():
+        completion.answer(make_parser())
     if argv is None:
         use_huge_pages()
     look_in_working_directory_last()
@@ -115,6 +118,7 @@ def make_parser() -> argparse.ArgumentParser:
         hf,
         fill_mask,
         qa,
+        completion,
     ):
         group.register(verbs)
     return parser

@@ -26,6 +26,7 @@ NEXT = {  # {verb: what to do after it}
     "import": "t5xpg train OUT/model.gin …    (the command that is printed at the end)",
     "fill-mask": "t5xpg export hf MODEL_DIR FOLDER",
     "qa": "t5xpg export hf MODEL_DIR FOLDER",
+    "completion": "t5xpg train <TAB>    (in a new shell)",
 }
 
 
