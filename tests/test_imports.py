@@ -30,7 +30,7 @@ ALLOWED = {"t5xpg.base"}  # to the engine and to base itself
 # Of the engine, lowest first: a module imports only what stands before it.
 ENGINE_LAYERS = (
     ("embedded.contract", "embedded.checksums", "embedded.store_lock", "embedded.store_log"),
-    ("embedded.tensorstore_specs", "embedded.tf_memory", "embedded.json_lines"),
+    ("embedded.tensorstore_specs", "embedded.tf_memory", "embedded.json_lines", "embedded.run_starts"),
     ("binary_search", "embedded.beams", "embedded.masks", "embedded.platforms", "embedded.vocab_axis"),
     ("embedded.fused_attention", "embedded.residuals", "embedded.metric_lines"),
     ("losses", "metrics", "decoding", "optimizers"),

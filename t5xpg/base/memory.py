@@ -106,6 +106,15 @@ def bytes_of_step(compiled: jax.stages.Compiled) -> int | None:
     return sizes.temp_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
 
 
+def in_use() -> dict[str, float]:
+    """Returns {TensorBoard's tag: bytes}: what this process has in memory, and the most that a device of its had."""
+    peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in jax.local_devices()]
+    found = {"memory/process_bytes": float(psutil.Process().memory_info().rss)}
+    if known := [peak for peak in peaks if peak]:
+        found["memory/device_peak_bytes"] = float(max(known))
+    return found
+
+
 def describe_free(free: int, mesh: Mesh) -> str:
     count, platform = mesh.devices.size, mesh.devices.flat[0].platform
     where = f"the {platform} device" if count == 1 else f"each of {count} {platform} devices"

@@ -33,6 +33,7 @@ from t5x.embedded import (
     model_info,
     peers,
     run_changes,
+    run_starts,
     signals,
     waiting,
 )
@@ -212,6 +213,7 @@ class TrainingRun:
     def run(self, step: int, evaluate_first: bool) -> tuple[int, object]:
         """Runs all rounds from `step` on; returns (last step, last train state)."""
         trainer, schedule = self._trainer, self._schedule
+        run_starts.add(self._model_dir, step)
         if evaluate_first:
             self._evaluate(step)
         if step == schedule.total_steps:
@@ -250,6 +252,7 @@ class TrainingRun:
         summary = trainer.train(self._train_iter, schedule.next_stop(step) - step, step)
         step = int(trainer.train_state.step)
         progress.on_round(step, summary)
+        trainer.train_metrics_manager.write_scalars(step, memory.in_use())
         self._loss_watch.look(summary, trainer.train_state, step)
         self._run_actions("TRAIN", {TRAIN_METRIC_KEY: summary})
         if schedule.collects_garbage_at(step):
