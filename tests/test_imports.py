@@ -22,7 +22,7 @@ ROOMS = {
     **{name: {"t5x.embedded"} for name in ("inspection/", "hf/", "mlm.py", "model.py", "recipes.py", "name_value.py")},
     **{name: {"t5x.embedded"} for name in ("search.py", "savedmodel.py")},
     **{name: {"t5x", "tensorflow", "jax", "seqio"} for name in ("__init__.py", "__main__.py", "t5x_finder.py")},
-    **{name: {"t5x", "tensorflow", "jax", "seqio"} for name in ("gin_text.py", "t5x.py")},
+    **{name: {"t5x", "tensorflow", "jax", "seqio"} for name in ("gin_text.py", "t5x.py", "report/", "pages/")},
     "engine/": {"t5xpg"},
     "cli/": set(),
 }

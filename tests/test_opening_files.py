@@ -33,7 +33,8 @@ METHODS = {
 ALLOWED = {
     "cli/recipes.py": "the recipes that ship, and one copied beside where the user is",
     "cli/quiet.py": "what goes to the terminal",
-    "inspection/page.py": "the package's own page.html",
+    "pages/__init__.py": "the package's own page.html and style.css",
+    "report/page.py": "the package's own page.js",
     "data/preparing.py": "rows that wait on the local disk",
     "data/sharding.py": "rows that wait on the local disk",
     "data/working_folder.py": "the folder on the local disk where they wait",

@@ -22,6 +22,7 @@ from t5xpg.cli import (
     programs,
     qa,
     recipes,
+    report,
     score,
     tokenizer,
 )
@@ -113,6 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
         check,
         inspect,
         tokenizer,
+        report,
         predict,
         score,
         hf,

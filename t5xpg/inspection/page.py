@@ -1,25 +1,21 @@
-"""The page of `t5xpg inspect --html`: one file that needs nothing else, light or dark like the reader's system.
-
-All text of the corpus passes through `html.escape`.
-"""
+"""The page of `t5xpg inspect --html`: one file that needs nothing else, in the style of t5xpg.pages."""
 
 from __future__ import annotations
 
-import html
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Template
 
 import numpy as np
 
+from t5xpg import pages
 from t5xpg.base.files import write_whole
 from t5xpg.inspection.measurements import Example, FeatureLengths, Inspection, histogram
-from t5xpg.inspection.readable import Token, one_line, visible
+from t5xpg.inspection.readable import Token, visible
+from t5xpg.report import charts, curves
 
-PAGE = Path(__file__).with_name("page.html")
 BINS = 32  # of a histogram
-LEGEND = """<p class="legend"><span class="noise">Text in this colour</span> is what the model predicts;
+LEGEND = """<p class="legend"><span class="noise">Underlined text</span> is what the model predicts;
 <span class="sentinel">⟨n⟩</span> is a sentinel, which stands for it in the inputs; ⏎ is a line end.</p>"""
 
 
@@ -49,94 +45,103 @@ def page(
     rates: Sequence[float] | np.ndarray = (),
 ) -> str:
     """Returns the page as HTML; arguments as in `write`."""
-    about = "".join(f"<dt>{html.escape(k)}<dd>{html.escape(v)}" for k, v in inspection.description.items() if v)
-    tiles = "".join(
-        f'<div class="tile"><b>{html.escape(value)}</b><span>{html.escape(name)}</span>'
-        f"<small>{html.escape(note)}</small></div>"
-        for name, value, note in facts
+    notes = [note for name, _, note in facts if name == "note"]
+    numbers = pages.tiles(fact for fact in facts if fact[0] != "note")
+    examples = "".join(example_section(n, e) for n, e in enumerate(inspection.examples, 1))
+    legend = LEGEND if any(example.text for example in inspection.examples) else ""
+    parts = [
+        ("sample", "Sample", numbers + "".join(f'<p class="remark">{pages.text(note)}</p>' for note in notes)),
+        ("examples", "Examples", legend + examples),
+        ("lengths", "Lengths", lengths_figures(inspection.sample.features)),
+        ("code", "Code", code_list(answers)),
+        ("rate", "Learning rate", rate_figure(rates) if len(rates) else ""),
+    ]
+    about = pages.listed((name, words, "") for name, words in inspection.description.items() if words)
+    body = (
+        f'<header><h1 dir="auto">{pages.text(inspection.task)}</h1>'
+        f'<p class="about">{pages.text(inspection.split)} split</p>{about}</header>'
+        f'<main id="main">{"".join(pages.section(*part) for part in parts)}</main>'
     )
-    features = inspection.sample.features.items()
-    return Template(PAGE.read_text(encoding="utf-8")).substitute(
-        title=html.escape(f"{inspection.task}, {inspection.split}"),
-        task=html.escape(inspection.task),
-        split=html.escape(inspection.split),
-        about=about,
-        tiles=tiles,
-        histograms="".join(feature_section(name, feature) for name, feature in features),
-        legend=LEGEND if any(example.text for example in inspection.examples) else "",
-        examples="".join(example_section(n, e) for n, e in enumerate(inspection.examples, 1)),
-        code=code_section(answers) if answers else "",
-        rates=rate_section(rates) if len(rates) else "",
-    )
+    links = [(id, name) for id, name, content in parts if content]
+    return pages.document(f"{inspection.task}, {inspection.split}", body, links)
 
 
-def feature_section(name: str, feature: FeatureLengths) -> str:
-    """One feature's lengths, before and after packing."""
-    charts = "".join(
-        f"<figure><figcaption><b>{caption}</b> mean {lengths.mean():,.1f} of {feature.room:,} tokens, "
-        f"{1 - share:.1%} padding</figcaption>{chart(histogram(lengths, feature.room, BINS))}"
-        f'<div class="axis"><span>1</span><span>{feature.room:,}</span></div></figure>'
+def lengths_figures(features: Mapping[str, FeatureLengths]) -> str:
+    """Each feature's lengths, before and after packing."""
+    shown = [
+        (caption, feature.room, lengths, share)
+        for name, feature in features.items()
         for caption, lengths, share in (
-            ("Examples", feature.lengths, feature.efficiency),
-            ("Packed rows", feature.packed, feature.packed_efficiency),
+            (name, feature.lengths, feature.efficiency),
+            (f"{name}, packed", feature.packed, feature.packed_efficiency),
         )
+    ]
+    figures = "".join(
+        f'<figure class="panel"><figcaption><h3 dir="auto">{pages.text(caption)}</h3><span class="unit">mean '
+        f"{lengths.mean():,.1f} of {room:,} tokens, {1 - share:.1%} padding</span></figcaption>"
+        f"{bars(histogram(lengths, room, BINS), caption)}</figure>"
+        for caption, room, lengths, share in shown
     )
-    return f'<h3>{html.escape(name)}</h3><div class="charts">{charts}</div>'
+    return f'<div class="charts">{figures}</div>'
 
 
-def chart(bins: Sequence[tuple[int, int, int]]) -> str:
-    """Bars whose heights are shares of the highest."""
+def bars(bins: Sequence[tuple[int, int, int]], what: str) -> str:
+    """Returns a histogram of (first length, last length, how many) with its numbers as a table."""
     highest = max(count for _, _, count in bins)
-    bars = "".join(
-        f'<i title="{first:,}–{last:,} tokens: {count:,}"><u style="height:{100 * count / highest:.2f}%"></u></i>'
-        for first, last, count in bins
+    width = charts.SIZE / len(bins)
+    drawn = "".join(
+        f'<rect class="bar" x="{i * width + 1.5:.1f}" width="{width - 3:.1f}" '
+        f'y="{charts.SIZE * (1 - count / highest):.1f}" height="{charts.SIZE * count / highest:.1f}">'
+        f"<title>{first:,}–{last:,} tokens: {count:,}</title></rect>"
+        for i, (first, last, count) in enumerate(bins)
     )
-    return f'<div class="bars">{bars}</div>'
+    rows = [(f"{first:,}–{last:,}", f"{count:,}") for first, last, count in bins if count]
+    least, most = rows[0][0], rows[-1][0]
+    table = pages.table(f"{what} by their length", ["tokens", "how many"], rows, "numbers quiet")
+    return (
+        f'<div class="plot bars"><svg viewBox="0 0 {charts.SIZE} {charts.SIZE}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{pages.text(f"{what}: from {least} to {most} tokens")}">{drawn}'
+        f'<path class="axis" d="M0 {charts.SIZE}H{charts.SIZE}"/></svg><span class="x first">1 token</span>'
+        f'<span class="x last" style="left:100%">{bins[-1][1]:,}</span></div>'
+        f"<details><summary>Numbers</summary>{table}</details>"
+    )
 
 
 def example_section(number: int, example: Example) -> str:
-    """One example: its text with the noise marked, its features, and a table of all tokens."""
+    """One example: its text with the noise marked, its features, and all tokens with their ids."""
     rows = {"text": example.text} if example.text else {}
     rows |= example.features
     blocks = "".join(
-        f'<div class="row"><h4>{html.escape(name)}<small>{len(tokens):,} tokens</small></h4>'
-        f'<p class="ids">{token_spans(tokens)}</p></div>'
+        f'<h4>{pages.text(name)} <span class="unit">{len(tokens):,} tokens</span></h4>'
+        f'<p class="ids" dir="auto">{token_spans(tokens)}</p>'
         for name, tokens in rows.items()
     )
     tables = "".join(
-        f'<h4>{html.escape(name)}</h4><div class="chips">{token_chips(tokens)}</div>' for name, tokens in rows.items()
+        f'<h4>{pages.text(name)}</h4><ol class="chips">{token_chips(tokens)}</ol>' for name, tokens in rows.items()
     )
-    details = f"<details><summary>Tokens and ids</summary>{tables}</details>"
-    return f"<section><h3>Example {number}</h3>{blocks}{details}</section>"
+    details = f"<details><summary>Tokens and ids of example {number}</summary>{tables}</details>"
+    return f'<article class="card"><h3>Example {number}</h3>{blocks}{details}</article>'
 
 
-def code_section(answers: Sequence[tuple[str, str, str]]) -> str:
+def code_list(answers: Sequence[tuple[str, str, str]]) -> str:
     """Questions, answers, and links to the files."""
-    rows = "".join(
-        f'<dt>{html.escape(question)}<dd>{html.escape(words)}<br><a href="{link(place)}">{html.escape(place)}</a>'
+    return pages.listed(
+        (question, pages.Html(f'{pages.text(words)}<br><a href="{link(place)}">{pages.text(place)}</a>'), "")
         for question, words, place in answers
     )
-    return f"<h2>Code</h2><dl>{rows}</dl>"
 
 
 def link(place: str) -> str:
     """Returns the address of the file in "file:line"."""
     path, _, line = place.rpartition(":")
-    return html.escape(f"{Path(path).as_uri()}#L{line}" if os.path.isabs(path) else "#")
+    return pages.text(f"{Path(path).as_uri()}#L{line}" if os.path.isabs(path) else "#")
 
 
-def rate_section(rates: Sequence[float] | np.ndarray) -> str:
-    """The learning rate over the steps, as bars."""
-    last, highest = len(rates) - 1, max(rates)
-    steps = sorted({last * i // (2 * BINS) for i in range(2 * BINS + 1)})
-    bars = "".join(
-        f'<i title="step {step:,}: {rates[step]:.4g}"><u style="height:{100 * rates[step] / highest:.2f}%"></u></i>'
-        for step in steps
-    )
-    return (
-        f'<h2>Learning rate</h2><figure><figcaption>{highest:.4g} at most</figcaption><div class="bars">{bars}</div>'
-        f'<div class="axis"><span>step 0</span><span>{last:,}</span></div></figure>'
-    )
+def rate_figure(rates: Sequence[float] | np.ndarray) -> str:
+    """The learning rate over the steps."""
+    line = curves.Line(0, "training", range(len(rates)), [float(rate) for rate in rates])
+    panel = curves.Panel("Learning rate", f"{max(rates):.4g} at most", [line], from_zero=True)
+    return f'<div class="panels">{charts.figure(panel, [""], 0)}</div>'
 
 
 def token_spans(tokens: Sequence[Token]) -> str:
@@ -144,11 +149,11 @@ def token_spans(tokens: Sequence[Token]) -> str:
     parts: list[tuple[str, str]] = []
     for token in tokens:
         if parts and parts[-1][0] == token.kind and token.kind != "sentinel":
-            parts[-1] = (token.kind, parts[-1][1] + one_line(token.text))
+            parts[-1] = (token.kind, parts[-1][1] + token.text)
         else:
-            parts.append((token.kind, one_line(token.text)))
+            parts.append((token.kind, token.text))
     return "".join(
-        html.escape(text) if kind == "text" else f'<span class="{kind}">{html.escape(text)}</span>'
+        pages.text(text) if kind == "text" else f'<span class="{kind}">{pages.text(text)}</span>'
         for kind, text in parts
     )
 
@@ -156,6 +161,5 @@ def token_spans(tokens: Sequence[Token]) -> str:
 def token_chips(tokens: Sequence[Token]) -> str:
     """Each token with its id beneath."""
     return "".join(
-        f'<span class="chip {token.kind}"><b>{html.escape(visible(token.text))}</b>{token.id}</span>'
-        for token in tokens
+        f'<li class="chip {token.kind}"><b>{pages.text(visible(token.text))}</b>{token.id}</li>' for token in tokens
     )

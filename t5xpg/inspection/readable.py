@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import seqio
 
+from t5xpg.base.readable import one_line
 from t5xpg.vocabularies import sentinels
 
 Ids = Sequence[int] | np.ndarray
@@ -63,13 +64,6 @@ def _byte_texts(ids: Ids, special: Mapping[int, str]) -> list[str]:
         except UnicodeDecodeError:
             texts.append(f"\\x{lead:02x}")
     return texts
-
-
-def one_line(text: str) -> str:
-    """Returns the text with control characters, line ends included, shown as signs, which no terminal obeys."""
-    signs = {code: chr(0x2400 + code) for code in range(32)} | {0x0A: "⏎", 0x09: "⇥", 0x7F: "␡"}
-    turning = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they turn the direction of the text around them
-    return text.translate(signs | dict.fromkeys((*range(128, 160), *turning), "�"))
 
 
 def visible(text: str) -> str:

@@ -57,7 +57,7 @@ def show_code(
     if rates is not None:
         console.print("\nLearning rate", style="bold")
         epochs = f", {(len(rates) - 1) / epoch.steps:.1f} epochs" if epoch else ""
-        console.print(Text(f"▕{curve(rates)}▏  from step 0 to {len(rates) - 1:,}{epochs}"))
+        console.print(Text(f"▕{curve(rates)}▏\nfrom step 0 to {len(rates) - 1:,}{epochs}"))
         console.print("\n".join(f"{step:>12,}  {rate:.4g}" for step, rate in notable(rates)))
 
 
@@ -105,9 +105,11 @@ def token_list(tokens: Sequence[Token], plain: bool) -> Text:
 
 
 def lengths_table(inspection: Inspection) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("", "room", "mean", "shortest", "longest", "padding", "how many of each length, from 1 to the room"):
-        table.add_column(column, justify="left" if column == "" or "how" in column else "right", no_wrap=True)
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("", overflow="fold")
+    for column in ("room", "mean", "shortest", "longest", "padding"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("lengths, 1 to room", no_wrap=True)
     for name, feature in inspection.sample.features.items():
         for kind, lengths in (("", feature.lengths), (", packed", feature.packed)):
             padding = 1 - lengths.mean() / feature.room
@@ -116,7 +118,7 @@ def lengths_table(inspection: Inspection) -> Table:
     return table
 
 
-def sparks(lengths: np.ndarray, room: int, bins: int = 32) -> str:
+def sparks(lengths: np.ndarray, room: int, bins: int = 16) -> str:
     """A histogram in one line of blocks; a space for none."""
     counts = [count for _, _, count in histogram(lengths, room, bins)]
     steps = (len(SPARKS) - 1) / max(counts)

@@ -1,13 +1,9 @@
 """Inspection: its numbers against counts of the corpus, t5's mask and a packing written here; its page and verbs."""
 
 import dataclasses
-import html
 import io
 import json
 import re
-import shutil
-import subprocess
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -15,6 +11,7 @@ import seqio
 import tensorflow as tf
 from command import run_t5xpg
 from conftest import PROSE, TESTS
+from html_pages import Page
 from rich.console import Console
 from t5.data import preprocessors as t5_preprocessors
 
@@ -215,31 +212,6 @@ def test_errors_say_what_to_do(make_task):
 # ---- What is shown ----
 
 
-class Page(HTMLParser):
-    """Notes a page's tags and text, and whether every element is closed."""
-
-    VOID = {"meta", "br", "hr"}
-    OPTIONAL = {"dt", "dd"}
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.tags, self.open, self.attributes, self.text = set(), [], [], ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.attributes += [name for name, _ in attrs]
-        if tag not in self.VOID | self.OPTIONAL:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-
-
 @pytest.fixture
 def hostile(make_task) -> measurements.Inspection:
     text = "<script>document.title = 'taken'</script> <img src=http://x.example/a.png> & \x1b[31mred " + PROSE
@@ -254,23 +226,13 @@ def test_the_page_is_whole_escaped_and_needs_nothing_else(hostile, tmp_path):
     made = Page(text)
     assert made.open == []
     assert not made.tags & {"script", "img", "link", "iframe", "object"}
-    assert not {"src", "href", "onload", "onclick"} & set(made.attributes)
-    assert not re.search(r"url\(|@import", text)
+    assert made.asked_for() == []
     whole = "".join(token.text for token in hostile.examples[0].text)
     assert "<script>" in whole
     assert readable.one_line(whole) in made.text
     assert "\x1b" not in text
     assert f"{hostile.sample.noise_density:.2%}" in made.text
     assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.skipif(not shutil.which("chromium"), reason="no browser here")
-def test_a_browser_runs_nothing_of_the_corpus(hostile, tmp_path):
-    path = tmp_path / "page.html"
-    page.write(hostile, [], path)
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
-    done = subprocess.run([*command, "--dump-dom", str(path)], capture_output=True, text=True, timeout=120, check=True)
-    assert f"<title>{html.escape(hostile.task)}, train</title>" in done.stdout
 
 
 def printed(seen: measurements.Inspection, **settings) -> str:
@@ -292,6 +254,16 @@ def test_colour_is_for_terminals_that_want_it(hostile):
 
 def test_sparks_have_one_sign_for_each_bin():
     assert terminal.sparks(np.array([1, 4, 4, 4]), 4) == "▃  █"
+
+
+def test_what_is_printed_fits_80_columns(hostile):
+    console = Console(file=io.StringIO(), width=80)
+    terminal.show(hostile, console)
+    terminal.show_code([("why?", "because " * 20, "/a/long/path" * 9 + ":7")], np.linspace(0, 1, 1001), None, console)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    table = lines[lines.index("Lengths") : lines.index("Sample")]
+    assert len(table) == 7 and "shortest" in table[1] and not any("…" in line for line in table)
 
 
 def test_a_recipe_is_read_as_train_reads_it(corpus, tmp_path):

@@ -235,4 +235,4 @@ def test_a_recipe_is_measured_and_told_on_the_terminal_and_on_the_page(corpus, t
     assert value.endswith(" packed examples a second")
     assert note.endswith(f" MB of text) on one core; made {IN_ARRAYS}")
     assert "to feed 1,000,000,000 a second" in printed and "cores  extrapolated: there is 1 here" in printed
-    assert f"<b>{value}</b><span>batches</span><small>{note}</small>" in page
+    assert f'<dt>batches</dt><dd class="value">{value}</dd><dd class="note">{note}</dd>' in page

@@ -1,0 +1,122 @@
+"""Predictions beside their targets: which words are right, and masked text with its blanks filled in."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from t5xpg.report.reading import Prediction
+
+LONGEST = 2000  # characters of a text that are compared and shown
+AROUND = 90  # characters that are shown before and after a blank of a long text
+SENTINEL = re.compile(r"<extra_id_(\d+)>|⟨(\d+)⟩")
+# Words and single signs, each with the space before it; writing without spaces goes sign by sign.
+WORD = re.compile(
+    r"\s*(?:[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]|[^\W\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]+|[^\w\s])"
+)
+
+
+class Piece(NamedTuple):
+    """A piece of text; `kind` is "given" (what was read), "right" or "wrong" (what was written), or "nothing"."""
+
+    text: str
+    kind: str
+
+
+class Answer(NamedTuple):
+    """What run number `run` wrote at a step: in pieces, and how many of the target's words are right."""
+
+    run: int
+    step: int
+    pieces: list[Piece]
+    right: int
+    words: int
+
+
+class Example(NamedTuple):
+    """One example through training.
+
+    Attributes:
+      question: what the model read; "" where it is shown with its blanks filled in.
+      truth: the target.
+      answers: of each run one after the other, in order of steps.
+    """
+
+    question: str
+    truth: list[Piece]
+    answers: list[Answer]
+
+
+def examples(predictions: Sequence[Sequence[Prediction]]) -> Iterator[Example]:
+    """Yields each example of one task with all its predictions, which are given run by run in order of steps."""
+    by_example: dict[tuple[int, str, str], list[tuple[int, Prediction]]] = {}
+    for run, found in enumerate(predictions):
+        for each in found:
+            by_example.setdefault((each.index, each.inputs, each.targets), []).append((run, each))
+    for (_, inputs, targets), given in sorted(by_example.items(), key=lambda item: item[0][0]):
+        is_masked = bool(SENTINEL.search(inputs) and SENTINEL.search(targets))
+        show = filled if is_masked else written
+        truth, _, _ = show(inputs, targets, targets)
+        answers = [Answer(run, each.step, *show(inputs, targets, each.prediction)) for run, each in given]
+        yield Example("" if is_masked else clipped(inputs), truth, answers)
+
+
+def written(inputs: str, targets: str, prediction: str) -> tuple[list[Piece], int, int]:  # noqa: ARG001, as filled
+    """Returns what was written, how many of its words are the target's, and how many words the target has."""
+    return compared(clipped(targets), clipped(prediction))
+
+
+def filled(inputs: str, targets: str, prediction: str) -> tuple[list[Piece], int, int]:
+    """Returns masked text with what was written in its blanks, as `written` does; long text only around its blanks."""
+    truths, answers = spans(targets), spans(prediction)
+    texts = SENTINEL.split(inputs)
+    is_long = len(inputs) > LONGEST // 3
+    pieces, right, total = [], 0, 0
+    for at in range(0, len(texts), 3):
+        first, last = at == 0, at + 3 >= len(texts)
+        pieces.append(Piece(around(texts[at], first, last) if is_long else texts[at], "given"))
+        if last:
+            break
+        number = int(texts[at + 1] or texts[at + 2])
+        found, hits, words = compared(truths.get(number, ""), answers.get(number, ""))
+        pieces += found
+        right, total = right + hits, total + words
+    return [piece for piece in pieces if piece.text], right, total
+
+
+def spans(text: str) -> dict[int, str]:
+    """Returns {sentinel's number: what follows it}; of a sentinel that comes twice, the first."""
+    parts = SENTINEL.split(text)
+    found: dict[int, str] = {}
+    for at in range(1, len(parts), 3):
+        found.setdefault(int(parts[at] or parts[at + 1]), clipped(parts[at + 2]))
+    return found
+
+
+def compared(truth: str, answer: str) -> tuple[list[Piece], int, int]:
+    """Returns the answer in pieces, each right or wrong, how many of its words are right, and how many there are."""
+    if not answer.strip():
+        return [Piece("∅", "nothing")], 0, len(WORD.findall(truth))
+    wanted, found = WORD.findall(truth), WORD.findall(answer)
+    bare = [word.strip() for word in wanted], [word.strip() for word in found]
+    matcher = difflib.SequenceMatcher(None, *bare, autojunk=False)
+    pieces, right = [], 0
+    for operation, _, _, start, stop in matcher.get_opcodes():
+        if start < stop:
+            kind = "right" if operation == "equal" else "wrong"
+            right += (stop - start) * (kind == "right")
+            pieces.append(Piece("".join(found[start:stop]), kind))
+    return pieces, right, len(wanted)
+
+
+def around(text: str, first: bool, last: bool) -> str:
+    """Returns the ends of a long text that are beside a blank."""
+    if len(text) <= 2 * AROUND:
+        return text
+    return f"{'' if first else text[:AROUND]} … {'' if last else text[-AROUND:]}"
+
+
+def clipped(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
