@@ -155,7 +155,8 @@ def of_task(runs: Sequence[Run], names: Sequence[str], task: str, is_named: bool
         f'<div class="slider" hidden><label>Step <input type="range" min="0" max="{last}" value="{last}"></label>'
         f'<output aria-live="polite"></output><button type="button" aria-pressed="false">All steps</button></div>'
     )
-    cards = "".join(card(example, number, task, names) for number, example in enumerate(shown, 1))
+    level = "h4" if is_named else "h3"
+    cards = "".join(card(example, f"Example {number}", level, names) for number, example in enumerate(shown, 1))
     heading = f'<h3 dir="auto">{pages.text(task)}</h3>' if is_named else ""
     if not last:
         return heading + cards
@@ -180,13 +181,13 @@ def chosen(steps: list[int]) -> list[int]:
     return [steps[math.floor(i * (len(steps) - 1) / (MOST_STEPS - 1))] for i in range(MOST_STEPS)]
 
 
-def card(example: answers.Example, number: int, task: str, names: Sequence[str]) -> str:
+def card(example: answers.Example, name: str, level: str, names: Sequence[str]) -> str:
     """Returns one example: what was read, the target, and what was written at each step."""
     question = f'<p class="text given" dir="auto">{pages.text(example.question)}</p>' if example.question else ""
     rows = "".join(answer_row(answer, names) for answer in example.answers)
     return (
-        f'<article class="card"><h4>Example {number}</h4>{question}<table class="writing quiet">'
-        f"<caption>{pages.text(f'Example {number} of {task}: what was written at each step')}</caption>"
+        f'<article class="card"><{level}>{name}</{level}>{question}<table class="writing quiet">'
+        f"<caption>{name}: what was written at each step</caption>"
         '<thead><tr><th scope="col">Step</th><th scope="col">Text</th><th scope="col">Words right</th></tr></thead>'
         '<tbody><tr class="truth"><th scope="row">Target</th>'
         f'<td class="text" dir="auto">{pieces_html(example.truth)}</td><td></td></tr>{rows}</tbody></table></article>'

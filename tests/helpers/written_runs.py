@@ -18,7 +18,7 @@ BATCH_SIZE = {batch_size}
 FILES = 'books_{{split}}.jsonl'
 LOSS_NORMALIZING_FACTOR = None
 MIXTURE_OR_TASK_NAME = @tasks.jsonl_task()
-MODEL_DIR = '{folder}'
+MODEL_DIR = {folder!r}
 TASK_FEATURE_LENGTHS = {{'inputs': 256, 'targets': 48}}
 TRAIN_STEPS = {steps}
 VOCABULARY = @seqio.ByteVocabulary()
@@ -37,6 +37,14 @@ START = {
 }
 INPUTS = "The lighthouse keeper wrote down the <extra_id_0> every morning, and every <extra_id_1> he read it."
 TARGETS = "<extra_id_0>weather<extra_id_1>evening<extra_id_2>"
+# What would break a page that does not escape it, a terminal that obeys it, and a line that turns with it.
+HOSTILE = (
+    "</script><script>document.title='taken'</script><img src=http://x.example/a.png> \" ' & \x00\x1b[31m \u202eשלום"
+)
+HOSTILE_TEXTS = (
+    (f"Before <extra_id_0> after {HOSTILE}", f"<extra_id_0>{HOSTILE}", (HOSTILE, f"<extra_id_0>{HOSTILE}")),
+    (f"What is {HOSTILE}?", "the answer", ("nothing", "the answer")),
+)
 GUESSES = ("", "<extra_id_0>the<extra_id_1>the", "<extra_id_0>water<extra_id_1>evening", TARGETS)
 
 
@@ -57,7 +65,7 @@ def write_run(
       texts: (inputs, targets, predictions at the evaluations) of each example.
     """
     folder.mkdir(parents=True)
-    (folder / "config.gin").write_text(CONFIG.format(folder=folder, steps=steps, rate=rate, batch_size=batch_size))
+    (folder / "config.gin").write_text(CONFIG.format(folder=str(folder), steps=steps, rate=rate, batch_size=batch_size))
     (folder / "model-info.txt").write_text("Total number of parameters: 1050624\n", encoding="utf-8")
     (folder / "starts.jsonl").write_text(json.dumps(START) + "\n", encoding="utf-8")
     done = steps if done is None else done
