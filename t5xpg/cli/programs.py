@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -77,19 +78,22 @@ def run_or_help(parser: argparse.ArgumentParser, module: str, arguments: list[st
         return 0 if arguments else 2
     status = run_program(module, arguments)
     if module == "t5x.train" and not status:
-        show_scores()
+        show_end()
     return status
 
 
-def show_scores() -> None:
-    """Prints the scores in the MODEL_DIR of the run that just ended, from process 0."""
+def show_end() -> None:
+    """Prints the scores in the MODEL_DIR of the run that just ended and what shows the rest, from process 0."""
     import gin
     import jax
 
     from t5xpg.cli import scores
 
     if jax.process_index() == 0 and recipes.is_given("MODEL_DIR"):
-        scores.show(str(gin.query_parameter("%MODEL_DIR")))
+        model_dir = str(gin.query_parameter("%MODEL_DIR"))
+        scores.show(model_dir)
+        command = shlex.join(["t5xpg", "report", model_dir, "--html", "report.html"])
+        print(f"Its curves and predictions: {command}", file=sys.stderr)
 
 
 def flags_of_t5x(flags: list[str]) -> list[str]:

@@ -199,8 +199,8 @@ def test_what_a_recipe_gives_need_not_be_given_again(corpus, tmp_path):
 def test_a_run_without_the_macro_has_no_scores_to_show(capsys):
     with gin.unlock_config():
         gin.clear_config()
-        programs.show_scores()
+        programs.show_end()
         gin.parse_config("MODEL_DIR = %gin.REQUIRED")
-        programs.show_scores()
+        programs.show_end()
         gin.clear_config()
     assert capsys.readouterr().out == ""
