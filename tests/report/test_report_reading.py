@@ -4,11 +4,13 @@ import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import TESTS
 from written_runs import metrics_line, write_run
 
+from t5xpg.base import files
 from t5xpg.report import curves, event_files, facts, reading
 
 
@@ -152,6 +154,18 @@ def test_nats_are_those_of_the_loss_that_t5x_was_told_to_compute(factor, nats, t
     write_lines(folder / "metrics.jsonl", metrics_line("train", 10, tags))
     found = curves.nats(reading.read(str(folder)), "train")
     assert found == (([10], [pytest.approx(nats)]) if nats else ([], []))
+
+
+def test_runs_at_stores_are_read(bucket, tmp_path):
+    folder = write_run(tmp_path / "run")
+    write_lines(folder / "inference_eval" / "squad-metrics.jsonl", {"step": 10, "em": 50.0})
+    for path in filter(Path.is_file, folder.rglob("*")):
+        files.write_whole(f"{bucket}/runs/a/{path.relative_to(folder)}", path.read_bytes())
+    here, there = reading.read(str(folder)), reading.read(f"{bucket}/runs/a/")
+    assert (there.series, there.predictions, there.starts) == (here.series, here.predictions, here.starts)
+    assert there.bindings == here.bindings and there.parameters == here.parameters
+    with pytest.raises(ValueError, match="no such folder"):
+        reading.read(f"{bucket}/runs/b")
 
 
 # ---- What is said ----
