@@ -29,7 +29,8 @@ def figure(panel: Panel, names: Sequence[str], number: int) -> str:
     unit = f"{panel.unit}; {second[0]} at the right" if second else panel.unit
     drawing = svg(panel, drawn, labels, number, (first, last), (low, high, step))
     return (
-        f'<figure class="panel" data-chart="{number}"><figcaption><h3 id="c{number}">{pages.text(panel.title)}</h3>'
+        f'<figure class="panel" data-chart="{number}" data-first="{first}" data-last="{last}"><figcaption>'
+        f'<h3 id="c{number}">{pages.text(panel.title)}</h3>'
         f'<span class="unit">{pages.text(unit)}</span></figcaption>'
         f'<div class="plot{" two" if second else ""}">{drawing}'
         f"{y_labels(low, high, step, 'y')}{y_labels(low * second[1], high * second[1], step, 'y2') if second else ''}"
@@ -71,7 +72,10 @@ def y_range(panel: Panel, lines: Sequence[Line]) -> tuple[float, float, float]:
 
 
 def x_range(lines: Sequence[Line]) -> tuple[int, int]:
-    return min(0, *(line.steps[0] for line in lines)), max(1, *(line.steps[-1] for line in lines))
+    """Returns the first and the last step of an axis: from 0, unless a run began late, at another's checkpoint."""
+    first, last = min(line.steps[0] for line in lines), max(line.steps[-1] for line in lines)
+    first = 0 if 2 * first <= max(last, 2) else first
+    return first, max(last, first + 1)
 
 
 def nice(step: float) -> float:

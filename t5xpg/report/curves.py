@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from t5xpg.report.reading import Run, Series
 
 GIB = 2**30
+MAIN = 2  # metrics of a task, the first ones, that tell how well it is learnt; others tell of parts
 Points = tuple[list[int], list[float]]  # steps, which rise, and the values there; some may be no numbers
 
 
@@ -40,7 +42,7 @@ class Panel:
       title: what they show.
       unit: of the values.
       lines: one or more.
-      best: min or max, by whichever is better; None where there is no such thing.
+      best: min or max, by whichever is better, of what tells how well a run learns; None otherwise.
       marks: {what is said of it: a value to compare with}.
       second_unit: (unit, how many of it one `unit` is) for another axis.
       from_zero: whether the axis begins at 0.
@@ -86,16 +88,19 @@ def lines(runs: Sequence[Run], points: Callable[[Run, str], Points]) -> list[Lin
 def task_panels(runs: Sequence[Run]) -> Iterator[Panel]:
     """Yields a panel for each metric of each task whose outputs were scored; what only counts examples is left out."""
     names = dict.fromkeys(key for run in runs for key in run.series if key[0].startswith("inference_eval/"))
+    seen: Counter[str] = Counter()
     for collection, metric in names:
         if metric.endswith("total") or metric.startswith("timing/"):
             continue
+        seen[collection] += 1
         task = collection.partition("/")[2]
         drawn = [
             Line(number, task, found.steps, found.values)
             for number, run in enumerate(runs)
             if (found := run.series.get((collection, metric)))
         ]
-        yield Panel(metric, f"of {task}, by what is written", drawn, max)
+        is_main = seen[collection] <= MAIN
+        yield Panel(metric, f"{task}, of what it generates", drawn, max if is_main else None)
 
 
 # ---- One number of one collection ----

@@ -9,7 +9,7 @@ for (const figure of document.querySelectorAll("[data-chart]")) {
   const when = figure.querySelector(".when span");
   const values = figure.querySelectorAll(".key b");
   const steps = [...new Set(lines.flatMap(line => line.x))].sort((a, b) => a - b);
-  const first = Math.min(0, steps[0]), last = Math.max(1, steps[steps.length - 1]);
+  const first = Number(figure.dataset.first), last = Number(figure.dataset.last);
   let at = steps.length - 1;
 
   const show = (index, seen) => {

@@ -16,8 +16,8 @@ from t5xpg.report.reading import Run
 
 SCRIPT = Path(__file__).with_name("page.js")
 MOST_STEPS = 24  # evaluations whose predictions are shown
-LEGEND = """<p class="legend"><mark>Underlined on a ground</mark>: as in the target.
-<span class="wrong">Dotted underline</span>: not. <span class="nothing">∅</span>: nothing was written.</p>"""
+LEGEND = """<p class="legend"><mark>Highlighted</mark> words are those of the target, words with a
+<span class="wrong">dotted line</span> are not; <span class="nothing">∅</span> is nothing.</p>"""
 
 
 def write(runs: Sequence[Run], path: str, refresh: int = 0) -> None:

@@ -119,6 +119,14 @@ def test_a_curve_is_broken_where_it_has_no_number():
     assert "nan" not in re.sub("<table.*?</table>", "", drawn)
 
 
+def test_steps_are_counted_from_0_but_where_a_run_began_late():
+    def axis(*steps):
+        return charts.x_range([curves.Line(0, "training", steps, [1.0] * len(steps))])
+
+    assert [axis(10, 400), axis(0), axis(1), axis(7)] == [(0, 400), (0, 1), (0, 1), (7, 8)]
+    assert axis(1_000_010, 1_000_300) == (1_000_010, 1_000_300)
+
+
 def test_a_long_curve_keeps_its_ends():
     line = charts.thinned(curves.Line(0, "training", range(10_001), [float(i) for i in range(10_001)]))
     assert len(line.steps) <= charts.MOST_POINTS + 1 and (line.steps[0], line.values[-1]) == (0, 10_000.0)
