@@ -42,8 +42,16 @@ def run(args: argparse.Namespace) -> int:
         return status
     print("\n4. What it learned: masked text it has never seen", flush=True)
     show_guesses(str(model_dir))
-    print(f"\nLosses over time: tensorboard --logdir {model_dir}    Your own text: t5xpg prepare text --help")
+    write_report(str(model_dir), str(folder / "report.html"))
+    print("\nYour own text: t5xpg prepare text --help")
     return 0
+
+
+def write_report(model_dir: str, path: str) -> None:
+    from t5xpg.report import page, reading
+
+    page.write([reading.read(model_dir)], path)
+    print(f"\n5. The report, with curves and predictions: open {path} in a browser")
 
 
 def prepare_corpus(folder: Path) -> dict[str, Path]:
