@@ -7,6 +7,10 @@
     model.score(["inputs"], ["targets"])                  # log likelihoods, in nats
     model.train_step(["inputs"], ["targets"])             # one optimizer step; its metrics
 
+An untrained one starts from a recipe, in the words of the command line:
+
+    model = t5xpg.Model.new("configs/byt5_tiny.gin", "FILES=books_{split}.jsonl")
+
 A masked language model (`mlm.EncoderOnlyModel`) fills masks, and a model that was fine-tuned on a `qa.squad_task`
 answers questions:
 
@@ -52,7 +56,7 @@ class Model:
     Args:
       settings: arguments of T5X's `train`: "model", "partitioner", "trainer_cls" and "train_dataset_cfg", whose
         task_feature_lengths bound inputs and targets.
-      checkpoint_path: what to restore; of a folder of checkpoints the latest.
+      checkpoint_path: what to restore; of a folder of checkpoints the latest; None for random parameters.
       batch_size: examples computed at a time.
       dtype: parameters are restored in it; None as they are stored.
 
@@ -63,7 +67,7 @@ class Model:
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], checkpoint_path: str, batch_size: int = 8, dtype: str | None = None
+        self, settings: Mapping[str, Any], checkpoint_path: str | None, batch_size: int = 8, dtype: str | None = None
     ):
         self.settings, self.model = settings, without_other_ids(settings["model"])
         self.batch_seconds: list[float] = []
@@ -78,6 +82,10 @@ class Model:
             input_types={name: x.dtype for name, x in batch.items()},
             partitioner=self._partitioner,
         )
+        if checkpoint_path is None:
+            keys = jax.random.split(jax.random.PRNGKey(settings.get("random_seed") or 0))  # T5X keeps one for dropout
+            self.train_state = self._initializer.from_scratch(keys[0])
+            return
         path = stores.absolute(checkpoint_path)  # T5X takes no relative path
         if steps := checkpoints.all_steps(path):  # a MODEL_DIR
             path = os.path.join(path, f"checkpoint_{steps[-1]}")
@@ -111,6 +119,23 @@ class Model:
             raise ValueError(f"{model_dir} has no checkpoint {step}; it has {steps}.")
         path = os.path.join(model_dir, f"checkpoint_{steps[-1] if step is None else step}")
         return cls(recipes.read_run(model_dir, trust).settings(), path, batch_size)
+
+    @classmethod
+    def new(cls, *arguments: str, batch_size: int | None = None) -> Model:
+        """Returns an untrained model, its parameters those that a run of the recipe starts with by its RANDOM_SEED.
+
+        Args:
+          *arguments: what `t5xpg train` would get: recipes, and NAME=VALUE. MODEL_DIR need not be given.
+          batch_size: examples computed at a time; None for the recipe's.
+
+        Raises:
+          ValueError: it is not a recipe to train by, or values are missing.
+        """
+        recipe = recipes.read(arguments)
+        if recipe.program != "train":
+            raise ValueError(f"{' '.join(arguments)} is a recipe of t5xpg {recipe.program}; give one of t5xpg train.")
+        settings = recipe.settings()
+        return cls(settings, None, batch_size or settings["train_dataset_cfg"].batch_size)
 
     @cached_property
     def task(self) -> seqio.Task | seqio.Mixture:

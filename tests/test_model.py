@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -97,6 +98,30 @@ def test_what_a_model_cannot_do_is_said(model):
         model.score(["a", "b"], ["c"])
     with pytest.raises(ValueError, match="3 examples do not fit batch_size 2"):
         model.train_step(["a"] * 3, ["b"] * 3)
+
+
+# ---- New ----
+
+
+def test_a_new_model_is_what_a_run_starts_with(micro_run, corpus):
+    new = t5xpg.Model.new("tests/micro.gin", f"FILES={corpus}", batch_size=2)
+    started = t5xpg.Model.restore(str(micro_run[0]), 0, batch_size=2)
+    jax.tree.map(np.testing.assert_array_equal, new.train_state.params, started.train_state.params)
+    assert int(new.train_state.step) == 0 and new.lengths == {"inputs": 64, "targets": 13}
+
+
+def test_a_new_model_learns(corpus):
+    model = t5xpg.Model.new("tests/micro.gin", f"FILES={corpus}", "TRAIN_STEPS=8")
+    losses = [model.train_step(["the shore"] * 8, ["water"] * 8)["loss"] for _ in range(8)]
+    assert losses[-1] < losses[0]
+
+
+def test_a_new_model_needs_a_recipe_to_train_by(corpus):
+    recipe = "configs/byt5_tiny_eval.gin"
+    with pytest.raises(ValueError, match=r"is a recipe of t5xpg eval; give one of t5xpg train"):
+        t5xpg.Model.new(recipe, f"FILES={corpus}")
+    with pytest.raises(ValueError, match=r"FILES is not set; add FILES=VALUE"):
+        t5xpg.Model.new("configs/byt5_tiny.gin")
 
 
 # ---- What is not a list of texts or ids, and what does not fit ----
