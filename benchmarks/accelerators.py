@@ -101,11 +101,7 @@ COLUMNS = (  # what a child finds, its heading, its digits
     ("sent", "sent, GB", 1),
     ("bound", "bound, tokens/s of all chips", 0),
 )
-FORMS = {  # what `--engines` names
-    "embedded": ENGINES["embedded"],
-    "fused": f"{ENGINES['embedded']}, fused_attention",
-    "t5x": ENGINES["t5x"],
-}
+FORMS = {name: ENGINES[name] for name in ("embedded", "fused", "t5x")}  # what `--engines` names
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ every sequence becomes as long as `--targets` allows and all engines generate th
 targets, those of the best beam alone. Each way of each engine has a process of its own. The tables, in GitHub's
 markdown, show tokens a second (the median of some batches), milliseconds of CPU time a token (user and system time of
 all threads, comparable on a busy machine too), the first batch from the start of Python on, and the peak memory of
-the process.
+the process, on a GPU of the GPU's own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 from engines import (
     CHILD,
     ENGINES,
+    USUAL,
     Work,
     add_work_arguments,
     child_main,
@@ -44,14 +45,14 @@ BEAMS, TOP_K = 4, 40
 
 def measure(engine: str, work: Work, started: float, way: str, repeats: int) -> dict[str, Any]:
     """Decodes batches; returns seconds and CPU seconds of one, those to the first one's end, and the peak memory."""
-    decode = (torch_decode if engine == "torch" else t5x_decode)(work, way)
+    decode, platform = (torch_decode if engine == "torch" else t5x_decode)(work, way)
     decode()
     first = time.time() - started
-    return {"first": first} | timed(decode, repeats) | {"memory": peak_gb()}
+    return {"first": first} | timed(decode, repeats) | {"memory": peak_gb(platform), "platform": platform}
 
 
-def t5x_decode(work: Work, way: str) -> Callable[[], Any]:
-    """Returns a function that decodes one batch, compiled, as T5X's infer program does."""
+def t5x_decode(work: Work, way: str) -> tuple[Callable[[], Any], str]:
+    """Returns (a function that decodes one batch, compiled, as T5X's infer program does; "cpu" or "gpu")."""
     import jax
 
     from t5x import decoding
@@ -71,15 +72,15 @@ def t5x_decode(work: Work, way: str) -> Callable[[], Any]:
         ids = jax.device_get(predict(params, batch, jax.random.PRNGKey(1)))
         check_full(ids, work)
 
-    return decode
+    return decode, jax.default_backend()
 
 
-def torch_decode(work: Work, way: str) -> Callable[[], Any]:
-    """Returns a function that decodes one batch with `generate`."""
+def torch_decode(work: Work, way: str) -> tuple[Callable[[], Any], str]:
+    """Returns (a function that decodes one batch with `generate`, "cpu" or "cuda")."""
     import torch
 
     model, device = torch_model(work)
-    model.eval()
+    model.to(getattr(torch, work.dtype)).eval()
     settings = {
         "greedy": {"do_sample": False},
         "sample": {"do_sample": True, "top_k": TOP_K},
@@ -88,11 +89,11 @@ def torch_decode(work: Work, way: str) -> Callable[[], Any]:
     inputs = torch.from_numpy(work.ids()[0]).long().to(device)
 
     def decode():
-        with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=work.dtype == "bfloat16"):
+        with torch.inference_mode():
             ids = model.generate(inputs, max_new_tokens=work.targets, **settings[way])
         check_full(ids[:, 1:].cpu(), work)  # without the start token
 
-    return decode
+    return decode, device
 
 
 def check_full(ids, work: Work) -> None:
@@ -131,7 +132,7 @@ def cells(work: Work, result: dict[str, Any], base: dict[str, Any]) -> list[str]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_work_arguments(parser, vocabs=[32128])
+    add_work_arguments(parser, vocabs=[32128], engines=USUAL)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
     parser.add_argument("--repeats", type=int, default=3, help="batches that are timed, after one that is not")
     args = parser.parse_args()

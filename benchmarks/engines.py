@@ -1,7 +1,8 @@
 """What the benchmarks of training and of decoding share: the work, the three engines, and a process for each.
 
 A benchmark starts itself once for every engine and piece of work, with CHILD in its arguments. That process does the
-work, measures it and prints the result as its last line, in JSON; ImportError there means that the engine is missing.
+work, measures it and prints the result as its last line, in JSON; an engine that cannot be imported is missing, and so
+is one that has too little memory.
 """
 
 from __future__ import annotations
@@ -21,13 +22,21 @@ from typing import Any
 
 import numpy as np
 
-ENGINES = {"embedded": "t5xpg's embedded engine", "t5x": "T5X", "torch": "Hugging Face on PyTorch"}
+ENGINES = {
+    "embedded": "t5xpg's embedded engine",
+    "fused": "t5xpg's embedded engine, fused_attention",
+    "t5x": "T5X",
+    "torch": "Hugging Face on PyTorch",
+    "compiled": "Hugging Face on PyTorch, torch.compile",
+}
+USUAL = ["embedded", "t5x", "torch"]
 CHILD = "--child"
-T5_1_1 = dict(head_dim=64, mlp_activations=("gelu", "linear"), dropout_rate=0.0)
+T5_1_1 = dict(head_dim=64, mlp_activations=("gelu", "linear"))
 SIZES = {
     "tiny": T5_1_1 | dict(emb_dim=256, num_heads=4, mlp_dim=1024, num_encoder_layers=4, num_decoder_layers=4),
     "t5_1_1_small": T5_1_1 | dict(emb_dim=512, num_heads=6, mlp_dim=1024, num_encoder_layers=8, num_decoder_layers=8),
     "t5_1_1_base": T5_1_1 | dict(emb_dim=768, num_heads=12, mlp_dim=2048, num_encoder_layers=12, num_decoder_layers=12),
+    "byt5_base": T5_1_1 | dict(emb_dim=1536, num_heads=12, mlp_dim=3968, num_encoder_layers=18, num_decoder_layers=6),
 }
 
 
@@ -41,11 +50,12 @@ class Work:
     inputs: int = 256
     targets: int = 64
     dtype: str = "float32"
+    dropout: float = 0.0
 
     def __str__(self) -> str:
         return (
             f"{self.model}, vocabulary {self.vocab:,}, batch {self.batch}, "
-            f"{self.inputs}/{self.targets} tokens, {self.dtype}"
+            f"{self.inputs}/{self.targets} tokens, {self.dtype}, dropout {self.dropout:g}"
         )
 
     def ids(self) -> tuple[np.ndarray, np.ndarray]:
@@ -56,12 +66,13 @@ class Work:
         return inputs, targets
 
 
-def add_work_arguments(parser: argparse.ArgumentParser, vocabs: list[int]) -> None:
-    """Adds an option for every field of `Work`; several vocabularies are several pieces of work."""
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), metavar="ENGINE")
+def add_work_arguments(parser: argparse.ArgumentParser, vocabs: list[int], engines: list[str]) -> None:
+    """Adds --engines, and an option for every field of `Work`; several vocabularies are several pieces of work."""
+    parser.add_argument("--engines", nargs="+", choices=engines, default=USUAL)
     parser.add_argument("--vocab", nargs="+", type=int, default=vocabs)
     parser.add_argument("--model", choices=SIZES, default=Work.model)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default=Work.dtype)
+    parser.add_argument("--dropout", type=float, default=Work.dropout)
     for name in ("batch", "inputs", "targets"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Work, name))
 
@@ -90,7 +101,8 @@ def run_child(engine: str, work: Work, **options: Any) -> dict[str, Any]:
 def environment(engine: str) -> dict[str, str]:
     """Returns the variables that an engine's own command runs under."""
     variables = dict(os.environ)
-    if engine == "embedded":
+    variables.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")  # of a GPU's memory; JAX's own is 0.75
+    if engine in ("embedded", "fused"):
         checkout = str(Path(__file__).parents[1])
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [checkout, variables.get("PYTHONPATH")]))
         variables["T5XPG_ENGINE"] = "embedded"
@@ -106,11 +118,15 @@ def child_main(measure: Callable[..., dict[str, Any]]) -> None:
     task = json.loads(sys.argv[sys.argv.index(CHILD) + 1])
     work = Work(**task.pop("work"))
     try:
-        if task["engine"] == "embedded":
+        if task["engine"] in ("embedded", "fused"):
             import t5xpg  # noqa: F401  (makes `import t5x` answer)
         result = measure(work=work, **task)
     except ImportError as error:
         result = {"missing": str(error)}
+    except RuntimeError as error:  # XLA's RESOURCE_EXHAUSTED, or PyTorch's
+        if "out of memory" not in str(error).lower():
+            raise
+        result = {"missing": str(error).splitlines()[0]}
     print(json.dumps(result))
 
 
@@ -128,23 +144,37 @@ def timed(step: Callable[[], Any], repeats: int) -> dict[str, float]:
     return {"seconds": statistics.median(wall), "cpu": statistics.median(cpu)}
 
 
-def peak_gb() -> float:
-    """The most memory this process ever held, in GB of 10**9 bytes; a GPU's own memory does not count."""
+def peak_gb(platform: str) -> float:
+    """The most memory this process ever held, in GB of 10**9 bytes: of the GPU's own where platform is one."""
+    if platform == "gpu":
+        import jax
+
+        return jax.devices()[0].memory_stats()["peak_bytes_in_use"] / 1e9
+    if platform == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated() / 1e9
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
 
 
 # ---- Models ----
 
 
-def t5x_model(work: Work, **arguments):
-    """Returns T5X's model, of whichever engine answers `import t5x`; nothing ends its decodes early."""
+def t5x_model(work: Work, settings: dict[str, Any] | None = None, **arguments):
+    """Returns T5X's model, of whichever engine answers `import t5x`; nothing ends its decodes early.
+
+    Args:
+      settings: more fields of its T5Config.
+      arguments: of models.EncoderDecoderModel.
+    """
     from t5x import adafactor, models
     from t5x.examples.t5 import network
 
     class Vocabulary:
         eos_id = -1
 
-    config = network.T5Config(vocab_size=work.vocab, dtype=work.dtype, **SIZES[work.model])
+    settings = SIZES[work.model] | dict(dropout_rate=work.dropout) | (settings or {})
+    config = network.T5Config(vocab_size=work.vocab, dtype=work.dtype, **settings)
     return models.EncoderDecoderModel(
         module=network.Transformer(config=config),
         input_vocabulary=Vocabulary(),
@@ -180,7 +210,7 @@ def torch_model(work: Work):
         num_heads=size["num_heads"],
         num_layers=size["num_encoder_layers"],
         num_decoder_layers=size["num_decoder_layers"],
-        dropout_rate=size["dropout_rate"],
+        dropout_rate=work.dropout,
         feed_forward_proj="gated-gelu",
         tie_word_embeddings=False,
         decoder_start_token_id=0,

@@ -3,17 +3,19 @@
     [PYTHONPATH=path/to/t5x:…] python benchmarks/train_step.py [--model tiny] [--vocab 32128 384] [--batch 16] …
 
 T5X and PyTorch are left out where they cannot be imported. The engines take turns, as often as --rounds says, and the
-tables show the medians of the rounds: a shared machine's speed drifts within minutes. All train with Adafactor,
-without dropout, on one batch of random ids that is in memory; each in a process of its own, the embedded engine's as
-`t5xpg train` starts it: with huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1). The tables are GitHub's markdown:
+tables show the medians of the rounds: a shared machine's speed drifts within minutes. All train with Adafactor, on one
+batch of random ids that is in memory; each in a process of its own, the embedded engine's as `t5xpg train` starts it:
+with huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1). The tables are GitHub's markdown:
 
 - step: the median of six steps by the clock, after two that do not count;
 - CPU: of the same steps, user and system time of all threads, which can be compared on a busy machine too;
 - first step: from the start of Python to the end of the first step, and the CPU time of that;
-- memory: the peak of the process (ru_maxrss).
+- memory: the peak of the process (ru_maxrss), on a GPU that of its own memory, as JAX or PyTorch counts it;
+- model TFLOP/s: of the matrix products alone, two operations for a multiplication with its addition, a backward pass
+  as two forward ones.
 
-On a GPU the embedded engine also trains T5 1.1 base in bfloat16 (batch 128, 512/114 tokens). Model TFLOP/s count the
-matrix products alone, two operations for a multiplication with its addition, a backward pass as two forward ones.
+On a GPU: --model t5_1_1_base --vocab 32128 --dtype bfloat16 --batch 128 --inputs 512 --targets 114, and
+--engines embedded fused t5x torch compiled for fused_attention and torch.compile too.
 """
 
 from __future__ import annotations
@@ -45,7 +47,6 @@ from engines import (
 
 STEPS = 6
 LEARNING_RATE = 0.01
-BASE = Work("t5_1_1_base", batch=128, inputs=512, targets=114, dtype="bfloat16")
 
 
 # ---- In a process for each engine ----
@@ -53,14 +54,17 @@ BASE = Work("t5_1_1_base", batch=128, inputs=512, targets=114, dtype="bfloat16")
 
 def measure(engine: str, work: Work, started: float) -> dict[str, Any]:
     """Takes the steps; returns step and CPU seconds, those to the first step, the peak memory and the platform."""
-    step, platform = (torch_step if engine == "torch" else t5x_step)(work)
+    if engine in ("torch", "compiled"):
+        step, platform = torch_step(work, engine == "compiled")
+    else:
+        step, platform = t5x_step(work, {"fused_attention": True} if engine == "fused" else {})
     step()
     first = {"first": time.time() - started, "first_cpu": time.process_time()}
     step()
-    return first | timed(step, STEPS) | {"memory": peak_gb(), "platform": platform}
+    return first | timed(step, STEPS) | {"memory": peak_gb(platform), "platform": platform}
 
 
-def t5x_step(work: Work) -> tuple[Callable[[], Any], str]:
+def t5x_step(work: Work, settings: dict[str, Any]) -> tuple[Callable[[], Any], str]:
     """Returns (a function that trains for one step, "cpu" or "gpu"), the way T5X's train program goes."""
     import jax
 
@@ -72,7 +76,7 @@ def t5x_step(work: Work) -> tuple[Callable[[], Any], str]:
     except ModuleNotFoundError:
         from t5x.utils import TrainStateInitializer, create_learning_rate_scheduler
 
-    model, batch = t5x_model(work), t5x_batch(work)
+    model, batch = t5x_model(work, settings), t5x_batch(work)
     partitioner = partitioning.PjitPartitioner(num_partitions=1)
     initializer = TrainStateInitializer(
         optimizer_def=model.optimizer_def,
@@ -102,13 +106,16 @@ def t5x_step(work: Work) -> tuple[Callable[[], Any], str]:
     return step, jax.default_backend()
 
 
-def torch_step(work: Work) -> tuple[Callable[[], Any], str]:
+def torch_step(work: Work, compiled: bool) -> tuple[Callable[[], Any], str]:
     """Returns (a function that trains for one step, "cpu" or "cuda"); bfloat16 is torch's autocast."""
     import torch
     from transformers.optimization import Adafactor
 
     model, device = torch_model(work)
     model.train()
+    torch.set_float32_matmul_precision("high")  # as JAX: a GPU's float32 products may be TF32's
+    if compiled:
+        model = torch.compile(model)
     optimizer = Adafactor(model.parameters(), lr=LEARNING_RATE, relative_step=False, scale_parameter=True)
     inputs, targets = (torch.from_numpy(x).long().to(device) for x in work.ids())
 
@@ -142,8 +149,8 @@ def model_flop(work: Work) -> float:
     return 2 * 3 * work.batch * (layers + logits)
 
 
-def report(engines: list[str], work: Work, rounds: int = 1) -> dict[str, dict[str, Any]]:
-    """Measures and prints one table, in which the ratios are to the first engine; returns the results."""
+def report(engines: list[str], work: Work, rounds: int) -> None:
+    """Measures and prints one table, in which the ratios are to the first engine."""
     measured_rounds = [{engine: run_child(engine, work) for engine in engines} for _ in range(rounds)]
     results = {engine: medians([results[engine] for results in measured_rounds]) for engine in engines}
     measured = {engine: result for engine, result in results.items() if "missing" not in result}
@@ -154,7 +161,6 @@ def report(engines: list[str], work: Work, rounds: int = 1) -> dict[str, dict[st
         base = next(iter(measured.values()))
         print_table(header, [table_row(ENGINES[engine], work, x, base) for engine, x in measured.items()])
     print_missing(results)
-    return measured
 
 
 def medians(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -175,12 +181,11 @@ def table_row(name: str, work: Work, result: dict[str, Any], base: dict[str, Any
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_work_arguments(parser, vocabs=[32128, 384])
+    add_work_arguments(parser, vocabs=[32128, 384], engines=list(ENGINES))
     parser.add_argument("--rounds", type=int, default=1)
     args = parser.parse_args()
-    measured = [report(args.engines, work, args.rounds) for work in works(args)]
-    if args.model == Work.model and measured[0].get("embedded", {}).get("platform") == "gpu":
-        report(["embedded"], BASE)
+    for work in works(args):
+        report(args.engines, work, args.rounds)
 
 
 if __name__ == "__main__":

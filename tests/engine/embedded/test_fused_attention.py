@@ -1,6 +1,6 @@
 """The kernels, interpreted, against the plain form; what they are compiled to is in benchmarks/accelerators.py.
 
-cuDNN's runs on a GPU only: JAX's own form of the same function, with the same arguments, stands in for it.
+cuDNN's runs on a GPU only: the same function, differentiated as cuDNN does it, stands in for it.
 """
 
 import jax
@@ -50,21 +50,65 @@ def test_values_and_gradients_are_the_plain_forms(shape, without):
         np.testing.assert_allclose(x, y, atol=1e-5)
 
 
+def kept_by_cudnn(query, key, value, bias, *, scale, implementation):
+    """jax.nn.dot_product_attention as cuDNN differentiates it: from float32 max + log(sum) of each row of logits."""
+    assert (scale, implementation) == (1.0, "cudnn")
+    bias = jnp.zeros((1, 1, 1, 1)) if bias is None else bias
+
+    @jax.custom_vjp
+    def attend(query, key, value, bias):
+        weights = jnp.exp(logits(query, key, bias) - kept(query, key, bias))
+        return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+
+    def logits(query, key, bias):
+        return jnp.einsum("bqhd,bkhd->bhqk", query, key) + bias
+
+    def kept(query, key, bias):
+        return jax.nn.logsumexp(logits(query, key, bias), axis=-1, keepdims=True)
+
+    def forward(query, key, value, bias):
+        weights = jax.nn.softmax(logits(query, key, bias))
+        output = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+        return output, (query, key, value, bias, kept(query, key, bias), output)
+
+    def backward(saved, gradient):
+        query, key, value, bias, row, output = saved
+        weights = jnp.exp(logits(query, key, bias) - row)
+        mean = jnp.einsum("bqhd,bqhd->bhq", gradient, output)[..., None]
+        d_logits = weights * (jnp.einsum("bqhd,bkhd->bhqk", gradient, value) - mean)
+        d_bias = jnp.sum(d_logits, [i for i, size in enumerate(bias.shape) if size == 1], keepdims=True)
+        d_query, d_key = jnp.einsum("bhqk,bkhd->bqhd", d_logits, key), jnp.einsum("bhqk,bqhd->bkhd", d_logits, query)
+        return d_query, d_key, jnp.einsum("bhqk,bqhd->bkhd", weights, gradient), d_bias
+
+    attend.defvjp(forward, backward)
+    return attend(query, key, value, bias)
+
+
 @pytest.mark.parametrize("without", [(), (3,), (4,), (3, 4)], ids=["both", "mask", "bias", "neither"])
 def test_on_a_gpu_values_and_gradients_are_the_plain_forms(monkeypatch, without):
     given = [None if i in without else x for i, x in enumerate(arguments(3, 6, 8, 2, 16))]
-    expected, attend, asked_for = value_and_gradients(plain, given), jax.nn.dot_product_attention, set()
-
-    def stand_in(*args, implementation, **options):
-        asked_for.add(implementation)
-        return attend(*args, implementation="xla", **options)
-
+    sees = jnp.ones((3, 6, 1, 1), bool) if given[4] is None else jnp.any(given[4], -1).swapaxes(1, 2)[..., None]
     monkeypatch.setattr(platforms, "of_this_trace", lambda: "gpu")
-    monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
-    for x, y in zip(value_and_gradients(fused_attention.fused_attention, given), expected, strict=True):
+    monkeypatch.setattr(jax.nn, "dot_product_attention", kept_by_cudnn)
+    actual, expected = (
+        value_and_gradients(lambda *given, attend=attend: jnp.where(sees, attend(*given), 0), given)
+        for attend in (fused_attention.fused_attention, plain)
+    )
+    for x, y in zip(actual, expected, strict=True):
         assert x.dtype == y.dtype
         np.testing.assert_allclose(x, y, atol=1e-5)
-    assert asked_for == {"cudnn"}
+
+
+def test_on_a_gpu_a_query_that_sees_nothing_has_gradients_of_what_it_gets(monkeypatch):
+    query, key, value, bias, _ = arguments(1, 4, 64, 2, 16)
+    given = query, key, value, bias, jnp.zeros((1, 1, 4, 64), bool)
+    monkeypatch.setattr(platforms, "of_this_trace", lambda: "gpu")
+    monkeypatch.setattr(jax.nn, "dot_product_attention", kept_by_cudnn)
+    output, *gradients = value_and_gradients(fused_attention.fused_attention, given)
+    expected, *by_jax = value_and_gradients(lambda *x: plain(*x[:4], None), given)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    for x, y in zip(gradients, by_jax, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
 
 
 def test_on_a_gpu_it_is_for_bfloat16_and_even_lengths(monkeypatch):
