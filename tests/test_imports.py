@@ -48,7 +48,7 @@ ENGINE_LAYERS = (
     ("models", "checkpoints", "embedded.datasets"),
     ("embedded.checkpoint_configs", "trainer", "embedded.model_info", "embedded.inference", "embedded.inference_files"),
     ("embedded.initialization", "embedded.data_position"),
-    ("utils", "gin_utils", "embedded.evaluation", "embedded.resuming"),
+    ("utils", "gin_utils", "embedded.evaluation", "embedded.resuming", "embedded.predictions"),
     ("embedded.programs",),
     ("train", "eval", "infer", "precompile"),
     ("interactive_model",),

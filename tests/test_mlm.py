@@ -1,5 +1,6 @@
 """Masked language modelling from rows to predictions: batches, metrics, networks, and a run through the commands."""
 
+import json
 import math
 import re
 
@@ -283,6 +284,15 @@ def test_a_run_learns_and_says_so(run):
     )
     assert math.exp(nats) == pytest.approx(perplexity, rel=1e-2)
     assert nats < math.log(384) - 0.3
+
+
+def test_a_run_shows_its_masks_filled_in(run):
+    lines = [json.loads(line) for line in (run[0] / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(each["step"], each["index"]) for each in lines] == [(20, index) for index in range(5)]
+    for each in lines:
+        kept = [part.strip() for part in each["inputs"].split("<mask>")]
+        assert len(kept) > 1 and "<mask>" not in each["targets"]
+        assert each["prediction"] != each["targets"] and "�" not in each["targets"]
 
 
 def test_fill_mask_and_export_agree_with_transformers(run, tmp_path, capsys):

@@ -22,6 +22,7 @@ def check_training(settings: Mapping[str, Any]) -> None:
     }
     for name, period in periods.items():
         check_whole(name, period, least=0, optional=True)
+    check_whole("train.num_predictions", settings.get("num_predictions", 0), least=0)
     check_whole("train.stats_period", settings.get("stats_period"), least=0, optional=True)
     if settings.get("train_eval_dataset_cfg"):
         check_whole("train.eval_steps (EVAL_STEPS)", settings.get("eval_steps"))

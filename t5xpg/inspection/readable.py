@@ -32,7 +32,7 @@ def tokens(ids: Ids, vocabulary: seqio.Vocabulary) -> list[Token]:
     ids, first = [int(i) for i in ids], sentinels.first(vocabulary)
     named = {vocabulary.pad_id: "<pad>", vocabulary.eos_id: "</s>", vocabulary.unk_id: "<unk>"}
     named |= getattr(vocabulary, "specials", {})
-    special = {i: f"⟨{sentinels.to_number(i, vocabulary)}⟩" for i in ids if i >= first} | named
+    special = {i: sentinels.sign(i, vocabulary) for i in ids if i >= first} | named
     if isinstance(vocabulary, seqio.ByteVocabulary):
         texts = _byte_texts(ids, special)
     else:

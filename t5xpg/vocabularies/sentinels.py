@@ -1,51 +1,31 @@
-"""The one numbering of sentinels: ids that stand for masked spans and never for text.
-
-Sentinel 0, T5's `<extra_id_0>`, is the last id of the vocabulary; the others count down from there. So what matters is
-how many ids at the end no text can produce: `count`.
-"""
+"""Sentinels by their names in texts; which ids they are says `base.sentinels`, whose names are here too."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import seqio
 
-# 0xF5 to 0xFF occur nowhere in UTF-8; after the 3 special ids they are the ids 248 to 258. ByT5 has no others.
-BYTES_NOT_IN_UTF8 = 11
-NAME = re.compile(r"<extra_id_(\d+)>")
+from t5xpg.base.sentinels import BYTES_NOT_IN_UTF8, NAME, count, first, readable, sign, to_id, to_number
+
+__all__ = [
+    "BYTES_NOT_IN_UTF8",
+    "NAME",
+    "count",
+    "decode",
+    "encode",
+    "first",
+    "name",
+    "readable",
+    "sign",
+    "to_id",
+    "to_number",
+]
 
 
 def name(number: int) -> str:
     """Returns `<extra_id_7>` for sentinel 7."""
     return f"<extra_id_{number}>"
-
-
-def count(vocabulary: seqio.Vocabulary) -> int:
-    """Returns how many ids, counted down from the last, are free for sentinels."""
-    if isinstance(vocabulary, seqio.ByteVocabulary):
-        return vocabulary.extra_ids or BYTES_NOT_IN_UTF8
-    if isinstance(vocabulary, seqio.SentencePieceVocabulary) and not vocabulary.extra_ids:
-        found = 0  # a model may bring sentinels of its own, as pieces
-        while NAME.search(vocabulary.tokenizer.id_to_piece(vocabulary.vocab_size - 1 - found)):
-            found += 1
-        return found
-    return vocabulary.extra_ids
-
-
-def first(vocabulary: seqio.Vocabulary) -> int:
-    """Returns the lowest id that can be a sentinel; vocab_size where the vocabulary has none."""
-    return vocabulary.vocab_size - count(vocabulary)
-
-
-def to_id(number: int, vocabulary: seqio.Vocabulary) -> int:
-    """Returns the id of sentinel `number`."""
-    return vocabulary.vocab_size - 1 - number
-
-
-def to_number(token: int, vocabulary: seqio.Vocabulary) -> int:
-    """Returns which sentinel an id is; the inverse of `to_id`."""
-    return vocabulary.vocab_size - 1 - token
 
 
 def encode(text: str | Sequence[int], vocabulary: seqio.Vocabulary) -> list[int]:

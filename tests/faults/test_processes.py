@@ -26,7 +26,8 @@ def params_at(model_dir, step: int) -> dict[str, np.ndarray]:
 def two_processes(tmp_path_factory, corpus):
     """A finished run of two processes with dropout: its MODEL_DIR."""
     folder = tmp_path_factory.mktemp("two")
-    two = Processes(folder, TESTS / "micro.gin", f"FILES={corpus}", f"MODEL_DIR={folder}/run", "DROPOUT_RATE=0.1")
+    settings = (f"FILES={corpus}", f"MODEL_DIR={folder}/run", "DROPOUT_RATE=0.1", "train.num_predictions=5")
+    two = Processes(folder, TESTS / "micro.gin", *settings)
     assert two.end() == [0, 0], two.output
     assert "on 2 cpu devices" in two.output
     return folder / "run"
@@ -35,10 +36,13 @@ def two_processes(tmp_path_factory, corpus):
 def test_the_losses_are_one_process_s(two_processes, corpus, tmp_path):
     done = run_t5xpg(
         *("train", TESTS / "micro.gin", TESTS / "two_shards.gin", f"FILES={corpus}", f"MODEL_DIR={tmp_path}/run"),
-        "DROPOUT_RATE=0.1",
+        *("DROPOUT_RATE=0.1", "train.num_predictions=5"),
         timeout=TIMEOUT,
     )
     assert done.returncode == 0, done.stderr
+    shown = [(folder / "predictions.jsonl").read_text().splitlines() for folder in (two_processes, tmp_path / "run")]
+    untimed = [[line.partition(", ")[2] for line in lines] for lines in shown]
+    assert untimed[0] == untimed[1] and len(untimed[0]) == 10
     for collection in ("train", "training_eval/micro"):
         two, one = curve(two_processes / collection), curve(tmp_path / "run" / collection)
         assert ("loss", 20) in two and two.keys() == one.keys()

@@ -1,4 +1,4 @@
-"""The numbers in the event files of a run."""
+"""The numbers and texts in the event files of a run."""
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
@@ -16,3 +16,11 @@ def curve_of(folder, beginning: str = "") -> dict[tuple[str, int], float]:
     tags = [tag for tag in events.Tags()["tensors"] if tag.startswith(beginning)]
     found = {(tag, event.step): make_ndarray(event.tensor_proto) for tag in tags for event in events.Tensors(tag)}
     return {key: float(value) for key, value in found.items() if value.dtype.kind == "f"}
+
+
+def texts_in(folder) -> dict[tuple[str, int], str]:
+    """Returns {(tag, step): text} of the texts in a folder's event files."""
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0}).Reload()
+    tags = [tag for tag in events.Tags()["tensors"] if events.SummaryMetadata(tag).plugin_data.plugin_name == "text"]
+    found = {(tag, event.step): make_ndarray(event.tensor_proto) for tag in tags for event in events.Tensors(tag)}
+    return {key: value.item().decode() for key, value in found.items()}

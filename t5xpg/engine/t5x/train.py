@@ -41,6 +41,7 @@ from t5x.embedded.checkpoint_configs import CheckpointConfig, SaveCheckpointConf
 from t5x.embedded.contract import refuse_missing
 from t5x.embedded.initialization import TrainStateInitializer
 from t5x.embedded.periods import Schedule, manual_gc
+from t5x.embedded.predictions import Predictions
 from t5x.embedded.resuming import Restorer
 from t5xpg.base import garbage, memory, run_settings, stores
 
@@ -78,6 +79,7 @@ def train(
     use_orbax: bool = True,
     verify_matching_vocabs_fn: Callable | None = utils.verify_matching_vocabs,
     gc_period: int = 0,
+    num_predictions: int = 5,
     allow_changes: bool = False,
 ) -> tuple[int, object]:
     """Trains a model, or goes on where an earlier run in `model_dir` stopped.
@@ -109,6 +111,8 @@ def train(
       use_orbax: accepted for T5X's gin files; checkpoints are always written by Orbax.
       verify_matching_vocabs_fn: (dataset config, model) -> None, raises where vocabularies differ.
       gc_period: steps between garbage collections, where they should not come at other times.
+      num_predictions: examples of each evaluated task that are predicted at each evaluation, and at the end, into
+        predictions.jsonl; 0 for none. The embedded engine's own: a gin file for T5X too leaves it to the command line.
       allow_changes: go on in `model_dir` although its config.gin has other data, lengths, batch size, vocabulary or
         network; the embedded engine's own, T5X compares nothing.
 
@@ -124,9 +128,7 @@ def train(
         start.enter_context(garbage.not_collecting())
         changes = run_changes.review(model_dir, allow_changes)
         started, (init_rng, trainer_rng) = time.time(), make_rngs(random_seed, use_hardware_rng)
-        if verify_matching_vocabs_fn and isinstance(model, models.BaseTransformerModel):
-            for cfg in filter(None, (train_dataset_cfg, train_eval_dataset_cfg)):
-                verify_matching_vocabs_fn(cfg, model)
+        verify_vocabularies(verify_matching_vocabs_fn, model, train_dataset_cfg, train_eval_dataset_cfg)
         layout = partitioner.get_data_layout(train_dataset_cfg.batch_size)
         shard, converter_cls = (layout.shard_id, layout.num_shards), model.FEATURE_CONVERTER_CLS
         data = data_position.TrainingData(
@@ -150,8 +152,7 @@ def train(
         closing = contextlib.closing(evaluator) if evaluator else contextlib.nullcontext()
         shapes, axes = initializer.global_train_state_shape, initializer.train_state_axes
         made_of = dict(model=model, partitioner=partitioner, summary_dir=model_dir, rng=trainer_rng)
-        made_of |= dict(train_state=shapes, train_state_axes=axes, eval_names=eval_datasets.keys())
-        trainer = trainer_cls(**made_of)
+        trainer = trainer_cls(train_state=shapes, train_state_axes=axes, eval_names=eval_datasets.keys(), **made_of)
         if restorer.is_new():
             begin_new_run(trainer, train_iter, checkpoint_cfg.save, submit)
         state, checkpoint, began = restorer.initialize()
@@ -162,7 +163,7 @@ def train(
                 return step, state
         train_iter = data.go_to(train_iter, step, checkpoint, began, changes, restorer.restores_data())
         eval_period = eval_period if eval_datasets or evaluator else 0
-        schedule = make_schedule(step, total_steps, checkpoint_cfg.save, eval_period, stats_period, gc_period)
+        schedule = Schedule.of(step, total_steps, checkpoint_cfg.save, eval_period, stats_period, gc_period)
         trainer.train_state = state
         del state  # the trainer's steps reuse its memory
         with trainer, make_manager(checkpoint_cfg.save, model_dir, train_iter, initializer, partitioner) as manager:
@@ -171,6 +172,9 @@ def train(
             trainer.train_metrics_manager.write_scalar("timing/init_or_restore_seconds", time.time() - started, step)
             run = TrainingRun(trainer, manager, schedule, train_iter, eval_datasets, actions or {}, model_dir, lock)
             run.save_cfg = checkpoint_cfg.save
+            if train_eval_dataset_cfg:
+                shown = (train_eval_dataset_cfg, num_predictions, model, partitioner, axes, model_dir)
+                run.predictions = Predictions(*shown, trainer.eval_metrics_managers)
             if get_dataset_fn is utils.get_dataset:
                 run.explain_waits(train_dataset_cfg, layout, train_eval_dataset_cfg)
             with closing, peers.reporting():
@@ -178,6 +182,12 @@ def train(
                     run.decode_with(evaluator, axes, concurrent_metrics)
                 start.close()
                 return run.run(step, run_eval_before_training)
+
+
+def verify_vocabularies(verify: Callable | None, model, *cfgs: datasets.DatasetConfig | None) -> None:
+    if verify and isinstance(model, models.BaseTransformerModel):
+        for cfg in filter(None, cfgs):
+            verify(cfg, model)
 
 
 class TrainingRun:
@@ -194,6 +204,7 @@ class TrainingRun:
         self._check_lock = getattr(lock, "check", lambda: None)  # raises once another run has taken MODEL_DIR
         self._check_lock_now = getattr(lock, "check_now", lambda: None)
         self.save_cfg: SaveCheckpointConfig | None = SaveCheckpointConfig()
+        self.predictions: Predictions | None = None
         self._why_no_example: Callable[[], str | None] | None = None
         self._decode: Callable | None = None
         self._loss_watch = loss_watch.LossWatch()
@@ -237,6 +248,8 @@ class TrainingRun:
             try:
                 while step < schedule.total_steps and not trainer.stop_training:
                     step = self._run_round(step, progress)
+                if self.predictions and not signals.stopping():
+                    self.predictions.write(trainer.train_state)
             except signals.Interrupted:
                 if jax.process_count() > 1:  # the others are in a step that they cannot finish alone
                     raise
@@ -300,6 +313,8 @@ class TrainingRun:
             )
             evaluation.write_results(os.path.join(self._model_dir, EVAL_RESULTS_NAME), step, metrics_by_task)
             self._run_actions("TRAIN_EVAL", metrics_by_task)
+        if self.predictions:
+            self.predictions.write(self._trainer.train_state)
         if self._decode:
             tick = time.time()
             metrics = self._decode(self._trainer.train_state)
@@ -385,20 +400,6 @@ def begin_new_run(trainer, train_iter, save_cfg: SaveCheckpointConfig | None, su
     if not (save_cfg and save_cfg.save_dataset):  # its position at step 0 is not saved yet
         train_iter.start()
     trainer.compile_ahead(train_iter.zeros(), submit)
-
-
-def make_schedule(first_step, total_steps, save_cfg, eval_period, stats_period, gc_period) -> Schedule:
-    save_period = (save_cfg.period if save_cfg else 0) or 0
-    shortest = min([p for p in (save_period, eval_period, gc_period) if p], default=total_steps)
-    return Schedule(
-        total_steps=total_steps,
-        first_step=first_step,
-        save_period=save_period,
-        eval_period=eval_period,
-        stats_period=stats_period or shortest,
-        gc_period=gc_period,
-        save_steps=tuple((save_cfg.checkpoint_steps if save_cfg else None) or ()),
-    )
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The records that a run leaves as JSON lines, which a program can follow: MODEL_DIR/metrics.jsonl.
+"""What a run leaves as JSON lines, which a program can follow: metrics.jsonl and predictions.jsonl in MODEL_DIR.
 
 Each line is an object with at least "time" (Unix seconds) and "step". Lines are added whole, so that a kill loses the
 one being written at most; at a URL, those of the last minute. A run that goes on from a checkpoint first drops what is
@@ -24,7 +24,7 @@ from absl import logging
 from t5xpg.base import files, stores
 
 METRICS_NAME = "metrics.jsonl"
-NAMES = (METRICS_NAME,)
+PREDICTIONS_NAME = "predictions.jsonl"
 SEND_PERIOD = 60.0  # seconds
 
 
@@ -97,7 +97,7 @@ def go_on_from(folder: str, step: int | None) -> None:
     lines_in.cache_clear()  # another run of this process may have left lines
     if jax.process_index() != 0:
         return
-    for path in (os.path.join(folder, name) for name in NAMES):
+    for path in (os.path.join(folder, name) for name in (METRICS_NAME, PREDICTIONS_NAME)):
         if files.exists(path):
             content = files.read_bytes(path)
             kept = b"".join(line for line in content.splitlines(True) if step is not None and is_until(step, line))

@@ -23,6 +23,21 @@ class Schedule:
     gc_period: int = 0
     save_steps: Sequence[int] = ()
 
+    @classmethod
+    def of(cls, first_step, total_steps, save_cfg, eval_period, stats_period, gc_period) -> Schedule:
+        """Returns the schedule of `train`'s arguments, where metrics come by default at the shortest other period."""
+        save_period = (save_cfg.period if save_cfg else 0) or 0
+        shortest = min([p for p in (save_period, eval_period, gc_period) if p], default=total_steps)
+        return cls(
+            total_steps=total_steps,
+            first_step=first_step,
+            save_period=save_period,
+            eval_period=eval_period,
+            stats_period=stats_period or shortest,
+            gc_period=gc_period,
+            save_steps=tuple((save_cfg.checkpoint_steps if save_cfg else None) or ()),
+        )
+
     def next_stop(self, step: int) -> int:
         """Returns the next step after `step` at which something is due."""
         periods = (self.save_period, self.eval_period, self.stats_period, self.gc_period)
