@@ -22,5 +22,8 @@ def linear_decay_factor(total_steps: int, warmup_steps: int) -> float:
     for name, value in (("TRAIN_STEPS (total_steps)", total_steps), ("WARMUP_STEPS (warmup_steps)", warmup_steps)):
         run_settings.check_whole(name, value, least=0)
     if not 0 < warmup_steps < total_steps:
-        raise ValueError(f"{warmup_steps} warmup steps of {total_steps}: take at least 1, and fewer than all")
+        raise ValueError(
+            f"{warmup_steps} warmup steps of {total_steps}: take at least 1, and fewer than all. "
+            f"For a short trial add WARMUP_STEPS={max(total_steps // 10, 1)}"
+        )
     return 1 / (total_steps - warmup_steps)

@@ -80,7 +80,7 @@ def jsonl_task(
     text_key: str | None = None,
     inputs_key: str | None = None,
     targets_key: str | None = None,
-    metric_fns: Sequence[str | MetricFn] = (),
+    metric_fns: str | MetricFn | Sequence[str | MetricFn] = (),
     postprocess_fn: Callable[..., object] | None = None,
     splits: Sequence[str] = ("train", "validation"),
     sequence_length: Mapping[str, int] | None = None,
@@ -102,7 +102,7 @@ def jsonl_task(
       inputs_key: for objective="supervised", the key of the inputs' text; "inputs" if None.
       targets_key: likewise; "targets" if None.
       metric_fns: how generated text is scored: names (see `metric_fn`), or functions of
-        (targets, predictions) as SeqIO takes them. T5X's infer_eval runs tasks that have some.
+        (targets, predictions) as SeqIO takes them; one, or a list. T5X's infer_eval runs tasks that have some.
       postprocess_fn: SeqIO's: turns decoded text, and the target, into what metrics compare.
       splits: what "{split}" stands for; a mapping names its own.
       sequence_length: {feature: length} to check now; the same checks run where data is read.
@@ -127,6 +127,8 @@ def jsonl_task(
     source = sources.JsonlDataSource(files, splits, _columns(name, objective, keys))
     if postprocess_fn is not None and not callable(postprocess_fn):
         raise ValueError(f"{name}: postprocess_fn={postprocess_fn!r} is not a function. Pass one")
+    if isinstance(metric_fns, str) or not isinstance(metric_fns, Iterable):
+        metric_fns = [metric_fns]
     found_fns = [metric_fn(metric) for metric in metric_fns]
     return _register(name, source, objective, vocabulary, cacheable, found_fns, postprocess_fn)
 

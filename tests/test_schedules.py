@@ -19,7 +19,7 @@ def test_the_recipe_has_the_examples_rates(monkeypatch):
         assert float(rate(step)) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(("total", "warmup"), [(100, 0), (100, 100), (100, 200)])
-def test_a_schedule_without_warmup_or_decay_is_refused(total, warmup):
-    with pytest.raises(ValueError, match="warmup steps"):
+@pytest.mark.parametrize(("total", "warmup", "advice"), [(100, 0, 10), (100, 100, 10), (5, 200, 1)])
+def test_a_schedule_without_warmup_or_decay_is_refused(total, warmup, advice):
+    with pytest.raises(ValueError, match=f"{warmup} warmup steps of {total}: .* add WARMUP_STEPS={advice}$"):
         schedules.linear_decay_factor(total, warmup)

@@ -207,6 +207,11 @@ def test_pairs_are_scored_by_seqio(pairs):
     assert evaluated(task, "here")["accuracy"] == 25
 
 
+@pytest.mark.parametrize("one", ["accuracy", tasks.metric_fn("accuracy")], ids=["name", "function"])
+def test_one_metric_needs_no_list(pairs, one):
+    assert set(evaluated(tasks.jsonl_task(**pairs, objective="supervised", metric_fns=one), "here")) == {"accuracy"}
+
+
 def test_postprocessing_is_seqios(pairs):
     def first_letter(text, example=None, is_target=False):
         question = example["inputs_pretokenized"].decode() if is_target else ""

@@ -29,6 +29,7 @@ from t5x.embedded import (
     evaluation,
     folder_lock,
     initialization,
+    learning_rates,
     loss_watch,
     model_info,
     peers,
@@ -229,6 +230,9 @@ class TrainingRun:
             self._evaluate(step)
         if step == schedule.total_steps:
             return step, trainer.train_state
+        rate = getattr(trainer, "_learning_rate_fn", None)  # a trainer of a user's may have none
+        if line := learning_rates.why_still_rising(rate, step, schedule.total_steps):
+            console.say(line)
         if schedule.save_period:
             self._save(step)
         self._train_iter.start()

@@ -10,7 +10,7 @@ import optax
 import pytest
 from golden import record_optim
 
-from t5x.embedded.learning_rates import create_learning_rate_scheduler
+from t5x.embedded.learning_rates import create_learning_rate_scheduler, why_still_rising
 
 RECORDED = json.loads(record_optim.PATH.read_text())["learning_rates"]
 FACTORS = (
@@ -86,6 +86,33 @@ def test_decay_every_drops_exactly_at_its_multiples():
     assert [float(schedule(step)) for step in steps[2:]] == [0.0625, 0.03125]
     slow = create_learning_rate_scheduler("decay_every", decay_factor=0.5, steps_per_decay=1_000_000)
     assert [float(slow(step)) for step in steps[:2]] == [0.125, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("factors", "offset", "step", "total", "says"),
+    [
+        ("constant * linear_warmup", 0, 0, 20, True),
+        ("constant * linear_warmup", 0, 0, 100, False),
+        ("linear_decay", 0, 0, 20, True),
+        ("constant * linear_warmup", 1000, 1000, 1020, True),
+        ("constant * linear_warmup", 0, 1000, 1020, False),
+        ("constant * rsqrt_decay", 0, 0, 20, False),
+    ],
+)
+def test_a_run_that_ends_before_the_rate_has_risen_is_told_what_to_bind(factors, offset, step, total, says):
+    schedule = create_learning_rate_scheduler(factors, warmup_steps=100, step_offset=offset)
+    line = why_still_rising(schedule, step, total)
+    rises = float(schedule(total)) < float(schedule(total + 1)) and float(schedule(total)) < float(
+        schedule(offset + 100)
+    )
+    assert (line is not None) == says == rises
+    if says:
+        assert f"until step {offset + 100:,}, and this run ends at step {total:,}" in line
+        assert f"utils.create_learning_rate_scheduler.warmup_steps={total // 10}." in line
+
+
+def test_a_schedule_of_a_user_s_says_nothing():
+    assert why_still_rising(lambda step: step, 0, 20) is None and why_still_rising(None, 0, 20) is None
 
 
 def test_unknown_factors_are_refused_at_once():

@@ -78,4 +78,16 @@ def create_learning_rate_scheduler(
             rate = rate * known[name](step)
         return jnp.maximum(rate, min_learning_rate)
 
+    schedule.rises_until = step_offset + warmup_steps if {"linear_warmup", "linear_decay"} & {*names} else 0  # type: ignore[attr-defined]
     return schedule
+
+
+def why_still_rising(schedule: Callable | None, step: int, total_steps: int) -> str | None:
+    """Returns a line where training from `step` to `total_steps` ends before a schedule of this file has risen."""
+    top = getattr(schedule, "rises_until", 0)
+    if not step < total_steps < top:
+        return None
+    return (
+        f"The learning rate rises until step {top:,}, and this run ends at step {total_steps:,}; for a short trial add "
+        f"utils.create_learning_rate_scheduler.warmup_steps={max(total_steps // 10, 1)}."
+    )
