@@ -25,6 +25,13 @@ FLAGS_WITH_VALUE = {
 } | {"--shard_id", *DISTRIBUTED_FLAGS}
 OWN_FLAGS = {"--allow_changes", "--multiprocess"}  # of the embedded engine's programs, not of T5X's
 OTHER_FLAGS = {"--multiprocess_gpu"}
+OWN_BINDINGS = {  # {a name that recipes can bind and T5X lacks: what it is}
+    "train.allow_changes": "as --allow_changes",
+    "waiting.batch_limit.seconds": "how long to wait for a batch",
+    "T5Config.fused_attention": "also of decoder_only's and scalable_t5's network",
+    "T5Config.remat_policy": "T5X has it for scalable_t5's network alone",
+    "T5Config.float32_attention_logits": "T5X has it for t5's network alone",
+}
 BINDINGS = {  # {a flag of other trainers: what does the same here}
     **dict.fromkeys(("steps", "max_steps", "train_steps", "num_train_steps"), "TRAIN_STEPS={}"),
     **dict.fromkeys(("batch_size", "train_batch_size"), "BATCH_SIZE={}"),

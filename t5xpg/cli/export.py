@@ -27,10 +27,10 @@ def register(formats) -> None:
         "what quantization changes, is printed and in the folder's model card.",
     )
     add = parser.add_argument
-    add("model", help="a MODEL_DIR, whose latest checkpoint is taken, or a checkpoint")
-    add("out", help="the folder to write; must not exist")
+    add("model", metavar="MODEL", help="a MODEL_DIR, whose latest checkpoint is taken, or a checkpoint")
+    add("out", metavar="OUT", help="the folder to write; must not exist")
     add("--quantization", metavar="KIND", help="of the weights: int8, int8_float16, int16, float16, … (float32)")
-    add("--gin", metavar="FILE", help="the model's gin file (the config.gin next to the checkpoint)")
+    add("--gin", metavar="FILE", help="the model's gin file (the config.gin of its run)")
     add("--tokenizer", metavar="FILE", help="the SentencePiece model (the run's)")
     add("--compare", metavar="FILE", help="text to compare on, a line each (Python's documentation)")
     add("--lines", type=int, default=LINES, metavar="N", help=f"how many of its lines to compare ({LINES})")
@@ -42,7 +42,7 @@ def register(formats) -> None:
         "batches of any size. Runs both models first: where texts or scores differ, nothing is written.",
     )
     parser.add_argument("model_dir", metavar="MODEL_DIR", help="the run")
-    parser.add_argument("out", help="the folder to write; must not exist")
+    parser.add_argument("out", metavar="OUT", help="the folder to write; must not exist")
     parser.add_argument("--step", type=int, help="the checkpoint (the latest)")
     search_flags.add_flags(parser)
     add_trust(parser)

@@ -26,9 +26,9 @@ def register(verbs) -> None:
         "or AutoModelForMaskedLM and AutoTokenizer load. Runs both models first: where logits or a beam search\n"
         "differ, nothing is written.",
     )
-    parser.add_argument("model", help="a MODEL_DIR, whose latest checkpoint is taken, or a checkpoint")
-    parser.add_argument("out", help="the folder to write; must not exist")
-    parser.add_argument("--gin", metavar="FILE", help="the model's gin file (the config.gin next to the checkpoint)")
+    parser.add_argument("model", metavar="MODEL", help="a MODEL_DIR, whose latest checkpoint is taken, or a checkpoint")
+    parser.add_argument("out", metavar="OUT", help="the folder to write; must not exist")
+    parser.add_argument("--gin", metavar="FILE", help="the model's gin file (the config.gin of its run)")
     parser.add_argument("--tokenizer", metavar="FILE", help="where the SentencePiece model or tokenizer.json is now")
     parser.add_argument("--push", metavar="REPO_ID", help="then upload the folder to the Hugging Face Hub, privately")
     parser.add_argument("--public", action="store_true", help="with --push: let everybody see the repository")
@@ -39,8 +39,8 @@ def register(verbs) -> None:
         "Writes a Hugging Face T5 or mT5 as a T5X checkpoint to fine-tune, and OUT/model.gin for it. Reads\n"
         "safetensors only. Runs both models first: where logits or a beam search differ, nothing is written.",
     )
-    parser.add_argument("folder", help="has config.json, model.safetensors and the tokenizer")
-    parser.add_argument("out", help="the folder to write; must not exist")
+    parser.add_argument("folder", metavar="FOLDER", help="has config.json, model.safetensors and the tokenizer")
+    parser.add_argument("out", metavar="OUT", help="the folder to write; must not exist")
     parser.set_defaults(run=run_import)
 
 

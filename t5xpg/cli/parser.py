@@ -10,7 +10,7 @@ from t5xpg.base import nearest
 
 NEXT = {  # {verb: what to do after it}
     "demo": "t5xpg prepare text FOLDER --name corpus    (text of your own)",
-    "prepare": "t5xpg train configs/byt5_tiny.gin FILES=corpus_{split}.jsonl MODEL_DIR=runs/corpus",
+    "prepare": "t5xpg train configs/byt5_tiny.gin FILES=NAME_{split}.jsonl MODEL_DIR=runs/NAME",
     "cache": "t5xpg train …    (the command that is printed at the end)",
     "train": "t5xpg report MODEL_DIR --html report.html",
     "report": 't5xpg predict MODEL_DIR "some text"',

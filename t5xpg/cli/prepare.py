@@ -73,7 +73,7 @@ def _add_verb(verbs, verb: str, prepare: Callable, corpus: str) -> argparse.Argu
     parser = verbs.add_parser(
         verb,
         help=corpus,
-        description=f"Writes {corpus}. The files: <name>_<split>.jsonl.",
+        description=f"Makes JSONL files, <name>_<split>.jsonl, of {corpus}.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.set_defaults(run=functools.partial(_run, prepare))

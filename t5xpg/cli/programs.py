@@ -15,10 +15,10 @@ from t5xpg.base import clusters
 VERBS = {
     "train": (
         "train or fine-tune a model by a gin recipe",
-        "Train a model by a gin recipe, with google-research/t5x if it is installed and with the "
-        "embedded engine otherwise. Running the same command again continues from the last checkpoint.\n"
-        "What differs from the run's last start is said. Other data, lengths, batch size, vocabulary or network are\n"
-        "refused, unless --allow_changes is given: a flag of the embedded engine alone, as T5X compares nothing.",
+        "Trains a model by a gin recipe, with google-research/t5x if it is installed and with the embedded engine\n"
+        "otherwise. The same command again goes on from the last checkpoint. The embedded engine says what differs\n"
+        "from the run's last start, and refuses other data, lengths, batch size, vocabulary or network unless\n"
+        "--allow_changes is given.",
         """examples:
   t5xpg train configs/wikitext_byt5_tiny.gin MODEL_DIR=runs/a TRAIN_STEPS=200
   t5xpg train --gin_file=configs/wikitext_byt5_tiny.gin --gin.MODEL_DIR=\\"runs/a\\"    (T5X's own way)
@@ -26,7 +26,7 @@ VERBS = {
     ),
     "eval": (
         "evaluate checkpoints by what the model generates",
-        "Evaluate one checkpoint, the latest or all of a run on the metrics of a task; results go to "
+        "Evaluates one checkpoint, the latest or all of a run on the metrics of a task; results go to\n"
         "EVAL_OUTPUT_DIR/inference_eval.",
         """examples:
   t5xpg eval configs/byt5_tiny_eval.gin FILES=pairs_{split}.jsonl CHECKPOINT_PATH=runs/b/checkpoint_1500 \\
@@ -36,8 +36,8 @@ VERBS = {
     ),
     "infer": (
         "predict or score a task's examples into JSONL files",
-        "Run a trained model over a task's examples and write a JSON line for each. Running the same command again "
-        "goes on after the last finished chunk.",
+        "Runs a trained model over a task's examples and writes a JSON line for each. The same command again goes on\n"
+        "after the last finished chunk.",
         """examples:
   t5xpg infer configs/byt5_tiny_infer.gin FILES=pairs_{split}.jsonl CHECKPOINT_PATH=runs/b/checkpoint_1500 \\
       INFER_OUTPUT_DIR=runs/b/predictions
@@ -45,6 +45,14 @@ VERBS = {
 """,
     ),
 }
+
+
+OURS = """
+recipes run on T5X too: python -m t5x.{verb} --gin_file=RECIPE.gin --gin.NAME=VALUE, with text in quotes, and
+--gin_search_paths=FOLDER where FOLDER/configs is what ships. NAME=VALUE and RECIPE.gin alone are this command's own.
+The embedded engine's own are --allow_changes, --multiprocess, a folder of checkpoints where one is asked for, and of
+what recipes can bind
+{bindings}"""
 
 
 def register(verbs) -> None:
@@ -57,7 +65,7 @@ def register_program(verbs, verb: str, summary: str, description: str, examples:
         verb,
         help=summary,
         description=description,
-        epilog=examples,
+        epilog=examples + OURS.format(verb=verb, bindings=own_bindings()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         prefix_chars="\0",  # so that T5X's own --flags pass through, in their order
         add_help=False,
@@ -70,6 +78,10 @@ def register_program(verbs, verb: str, summary: str, description: str, examples:
         "--multiprocess in each of several processes, which find each other under SLURM, on TPUs, in GKE and under MPI",
     )
     parser.set_defaults(run=lambda args: run_or_help(parser, f"t5x.{verb}", args.arguments))
+
+
+def own_bindings() -> str:
+    return "".join(f"  {name:<33}  {words}\n" for name, words in name_value.OWN_BINDINGS.items())
 
 
 def run_or_help(parser: argparse.ArgumentParser, module: str, arguments: list[str]) -> int:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from pathlib import Path
 
-from t5xpg.base import files
+from t5xpg.base import files, nearest
 from t5xpg.recipes import recipes_root
 
 NEXT = "`t5xpg recipes show RECIPE` says what one lets you set, `t5xpg recipes copy RECIPE mine.gin` starts your own."
@@ -28,13 +27,13 @@ def register(verbs) -> None:
     )
     parser.set_defaults(run=list_recipes)
     actions = parser.add_subparsers(metavar="show | copy | diff")
-    add_action(actions, "show", show, "the names that it lets you set, their values, and what they are", "recipe")
+    add_action(actions, "show", show, "the names that a recipe lets you set, their values, and what they are", "recipe")
     add_action(actions, "copy", copy, "a copy to edit, which still includes the parts that ship", "recipe", "target")
     add_action(actions, "diff", diff, "the names and bindings in which two recipes differ", "a", "b")
 
 
 def add_action(actions, name: str, function, text: str, *arguments: str) -> None:
-    parser = actions.add_parser(name, help=text, description=f"Gives {text}.")
+    parser = actions.add_parser(name, help=text, description=f"Prints {text}." if name != "copy" else f"Writes {text}.")
     for argument in arguments:
         parser.add_argument(argument, metavar=argument.upper())
     parser.set_defaults(run=function)
@@ -57,6 +56,7 @@ def show(args: argparse.Namespace) -> None:
     macros.sort(key=lambda binding: (not binding.is_required, binding.name))
     print_table([(macro.name, shown(macro), macro.note) for macro in macros])
     given = "".join(f" {macro.name}=…" for macro in macros if macro.is_required)
+    print("Each is set by NAME=VALUE here, and by --gin.NAME=VALUE, with text in quotes, on T5X as well.")
     print(f"go on with:\n  t5xpg check {args.recipe}{given}")
 
 
@@ -117,9 +117,9 @@ def find(recipe: str) -> str:
     path = gin_text.find(recipe, gin_text.t5x_root())
     if path is None:
         names = {Path(name).stem: name for name in shipped()}
-        near = difflib.get_close_matches(Path(recipe).stem, names, n=1)
-        hint = f"did you mean {names[near[0]]}? `t5xpg recipes` lists" if near else "`t5xpg recipes` lists"
-        raise ValueError(f"There is no recipe {recipe}; {hint} those that ship.")
+        near = nearest.find(Path(recipe).stem, names)
+        hint = f"did you mean {names[near]}? " if near else ""
+        raise ValueError(f"There is no recipe {recipe}; {hint}`t5xpg recipes` lists those that ship.")
     return path
 
 

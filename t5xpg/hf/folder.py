@@ -38,7 +38,7 @@ def file_in(folder: Path, name: str) -> Path:
     """Returns a file's path; it need not exist.
 
     Raises:
-      ValueError: the name or a link leads out of the folder; into the Hub's cache, `blobs/` beside it, a link may.
+      ValueError: the name or a link leads out of the folder; one may lead to the `blobs/` of the Hub's cache.
     """
     path, home = folder / name, folder.resolve()
     real = Path(os.path.realpath(path))  # which, unlike resolve(), takes a link to itself

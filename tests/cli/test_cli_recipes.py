@@ -31,9 +31,10 @@ UNITS = {  # what a line of explanation has a word of, for names that end so
 def shown(recipe, capsys) -> dict[str, list[str]]:
     """{name: [value, explanation]} as `t5xpg recipes show` prints them, in its order."""
     assert main(["recipes", "show", str(recipe)]) == 0
-    *lines, next_thing, command = capsys.readouterr().out.splitlines()
+    *lines, how, next_thing, command = capsys.readouterr().out.splitlines()
     rows = {name: rest for name, *rest in (re.split("  +", line) for line in lines)}
     required = "".join(f" {name}=…" for name, rest in rows.items() if rest[0] == "(required)")
+    assert "NAME=VALUE here" in how and "--gin.NAME=VALUE, with text in quotes, on T5X" in how
     assert (next_thing, command) == ("go on with:", f"  t5xpg check {recipe}{required}")
     return rows
 

@@ -8,6 +8,7 @@ import pytest
 from t5x_names import engine_has, names_of
 
 from t5x.embedded import contract
+from t5xpg import name_value
 
 LINES = [line for line in contract.PATH.read_text().splitlines() if line and line[0] not in "#-"]
 MISSING = contract.missing()
@@ -27,6 +28,18 @@ def test_what_it_lists_as_there_is_there():
         if not found or (parameters is not None and wanted - parameters):
             lacking.append((name, wanted - (parameters or set())))
     assert not lacking
+
+
+def test_what_recipes_can_bind_beyond_t5x_is_said_to_be_ours():
+    """Of the programs and the networks' settings; `t5xpg train --help` lists it."""
+    listed = dict(map(parts_of, LINES))
+    ours = set()
+    for name in filter(re.compile(r"(train|eval|infer|precompile)\.[a-z_]+$|.*Config$").match, listed):
+        parameters = engine_has(name)[1]
+        ours |= {f"{name}.{parameter}" for parameter in (parameters or set()) - listed[name]}
+    assert {"train.train.allow_changes", "examples.t5.network.T5Config.remat_policy"} <= ours
+    said = {name.rpartition(".")[2] for name in name_value.OWN_BINDINGS}
+    assert {name.rpartition(".")[2] for name in ours} == said - {"seconds"}  # a function's of our own module
 
 
 def test_what_it_lists_as_missing_is_missing():
