@@ -1,13 +1,8 @@
 """Every recipe that ships parses, resolves every name, and fits its task, its vocabulary and T5X's model sizes."""
 
-import gzip
-import re
-from pathlib import Path
-
 import jax
 import pytest
 import sentencepiece
-from command import run_t5xpg
 from conftest import TESTS, program_settings
 
 from t5x import eval as eval_program
@@ -93,29 +88,6 @@ def batch_shapes(cfg) -> dict[str, tuple[int, int]]:
     }
 
 
-def test_the_readmes_recipe_trains_on_a_folder_with_a_vocabulary_made_a_minute_before(corpus, tmp_path):
-    recipe = re.search("```gin\n(.*?)```", (TESTS.parent / "README.md").read_text(), re.DOTALL)[1]
-    assert len(recipe.splitlines()) <= 12
-    (tmp_path / "news.gin").write_text(recipe)
-    (tmp_path / "news").mkdir()
-    for split in ("train", "validation"):
-        rows = Path(corpus.replace("{split}", split)).read_bytes().splitlines(keepends=True)
-        for part in (0, 1):
-            (tmp_path / "news" / f"{split}-{part}.jsonl.gz").write_bytes(gzip.compress(b"".join(rows[part::2])))
-    folder, model = str(tmp_path), str(tmp_path / "news.model")
-    made = run_t5xpg("tokenizer", "train", "--input", f"{folder}/news/*.gz", "--vocab_size", 300, "--output", model)
-    assert made.returncode == 0, made.stderr
-    small = [f"network.T5Config.{size}=1" for size in ("num_encoder_layers", "num_decoder_layers")]
-    small += ["TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 14}", "BATCH_SIZE=4", "TRAIN_STEPS=6"]
-    small += ["utils.SaveCheckpointConfig.period=6"]
-    small += ["train_script.train.eval_period=6", "train_script.train.eval_steps=1"]
-    options = [f"VOCABULARY_FILE={model}", f"MODEL_DIR={tmp_path}/run", *small]
-    done = run_t5xpg("train", tmp_path / "news.gin", *options, T5XPG_DATA_DIR=folder)
-    assert done.returncode == 0, done.stderr
-    assert "task text_span_corruption, batches of 4" in done.stderr
-    assert re.search(r"step +6  text_span_corruption: \d\.\d+ nats/token", done.stderr)
-
-
-def test_readme_lists_every_recipe():
-    readme = (TESTS.parent / "README.md").read_text()
-    assert [recipe for recipe in RECIPES if f"configs/{recipe}" not in readme] == []
+def test_the_reference_lists_every_recipe():
+    listed = (TESTS.parent / "docs" / "reference" / "recipes.md").read_text()
+    assert [recipe for recipe in RECIPES if f"configs/{recipe}" not in listed] == []

@@ -24,7 +24,7 @@ COMMANDS = re.findall(r"\bt5xpg (train .*--multiprocess)", PAGE.replace("\\\n", 
 
 def test_every_section_has_its_file():
     assert re.findall("^## (.*)", PAGE, re.MULTILINE) == ["SLURM", "A TPU VM slice", "GKE", "MPI"]
-    assert len(SCRIPTS) == 5 and len(COMMANDS) == 5 and JOB_SET["kind"] == "JobSet"
+    assert len(SCRIPTS) == 6 and len(COMMANDS) == 5 and JOB_SET["kind"] == "JobSet"
 
 
 @pytest.mark.parametrize("script", [*SCRIPTS, *CONTAINER["args"]])
