@@ -13,7 +13,7 @@ from t5xpg.cli import completion
 from t5xpg.cli.main import main
 
 LINES = {  # {a line before the TAB: (what is offered, what is not)}
-    "t5xpg re": ({"recipes "}, set()),
+    "t5xpg rec": ({"recipes "}, set()),
     "t5xpg recipes ": ({"show", "copy", "diff"}, {"--help"}),
     "t5xpg recipes show configs/squad_b": ({"configs/squad_byt5_tiny.gin "}, set()),
     "t5xpg train con": ({"configs/byt5_tiny.gin", "configs/roberta_base.gin"}, {"corpus_train.jsonl"}),

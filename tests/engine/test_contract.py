@@ -40,6 +40,13 @@ def test_what_recipes_can_bind_beyond_t5x_is_said_to_be_ours():
     assert {"train.train.allow_changes", "examples.t5.network.T5Config.remat_policy"} <= ours
     said = {name.rpartition(".")[2] for name in name_value.OWN_BINDINGS}
     assert {name.rpartition(".")[2] for name in ours} == said - {"seconds"}  # a function's of our own module
+    own = [
+        ".".join(found)
+        for path in contract.PATH.parent.glob("*.py")
+        for found in re.findall(r'^@gin.configurable\(module="t5x.embedded.(\w+)"\)\ndef (\w+)', path.read_text(), re.M)
+    ]
+    assert "waiting.batch_limit" in own
+    assert all(any(name.startswith(f"{each}.") for name in name_value.OWN_BINDINGS) for each in own)
 
 
 def test_what_it_lists_as_missing_is_missing():
