@@ -48,9 +48,12 @@ def _register_text(verbs) -> None:
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help=inputs)
     rows = "what is a row of a .txt file, and stays whole in one split: file where each is a document"
     parser.add_argument("--rows", choices=text_files.ROWS, default="paragraphs", help=rows)
+    seed = "decides what is held out, and with --shards the order"
     shards = "shuffle, and deal train out to so many files; 0 is one, in the inputs' order"
-    _add_flags(parser, prepare, text_key="the key of the text in .jsonl files", shards=shards, **SPLIT_FLAGS)
-    whole_rows = "write the rows of .jsonl files with all their keys"
+    _add_flags(
+        parser, prepare, text_key="the key of the text in JSON rows", shards=shards, **SPLIT_FLAGS | {"seed": seed}
+    )
+    whole_rows = "write JSON rows with all their keys"
     parser.add_argument("--whole_rows", action="store_true", help=whole_rows)
     drop = "of equal rows keep one; goes with --shards"
     parser.add_argument("--drop_duplicates", action="store_true", help=drop)

@@ -47,12 +47,13 @@ VERBS = {
 }
 
 
-OURS = """
+ON_T5X = """
 recipes run on T5X too: python -m t5x.{verb} --gin_file=RECIPE.gin --gin.NAME=VALUE, with text in quotes, and
 --gin_search_paths=FOLDER where FOLDER/configs is what ships. NAME=VALUE and RECIPE.gin alone are this command's own.
-The embedded engine's own are --allow_changes, --multiprocess, a folder of checkpoints where one is asked for, and of
-what recipes can bind
-{bindings}"""
+{own}"""
+OWN = """The embedded engine's own are --allow_changes, --multiprocess, a MODEL_DIR where a checkpoint is asked for,
+and of what recipes can bind,
+"""
 
 
 def register(verbs) -> None:
@@ -65,7 +66,7 @@ def register_program(verbs, verb: str, summary: str, description: str, examples:
         verb,
         help=summary,
         description=description,
-        epilog=examples + OURS.format(verb=verb, bindings=own_bindings()),
+        epilog=examples + ON_T5X.format(verb=verb, own=own_bindings() if verb == "train" else ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         prefix_chars="\0",  # so that T5X's own --flags pass through, in their order
         add_help=False,
@@ -81,7 +82,7 @@ def register_program(verbs, verb: str, summary: str, description: str, examples:
 
 
 def own_bindings() -> str:
-    return "".join(f"  {name:<33}  {words}\n" for name, words in name_value.OWN_BINDINGS.items())
+    return OWN + "".join(f"  {name:<33}  {words}\n" for name, words in name_value.OWN_BINDINGS.items())
 
 
 def run_or_help(parser: argparse.ArgumentParser, module: str, arguments: list[str]) -> int:
