@@ -27,6 +27,7 @@ OWN_FLAGS = {"--allow_changes", "--multiprocess"}  # of the embedded engine's pr
 OTHER_FLAGS = {"--multiprocess_gpu"}
 OWN_BINDINGS = {  # {a name that recipes can bind and T5X lacks: what it is}
     "train.allow_changes": "as --allow_changes",
+    "train.num_predictions": "examples of each task that predictions.jsonl gets",
     "waiting.batch_limit.seconds": "how long to wait for a batch",
     "T5Config.fused_attention": "also of decoder_only's and scalable_t5's network",
     "T5Config.remat_policy": "T5X has it for scalable_t5's network alone",
