@@ -19,7 +19,7 @@ WORD = re.compile(
 
 
 class Piece(NamedTuple):
-    """A piece of text; `kind` is "given" (what was read), "right" or "wrong" (what was written), or "nothing"."""
+    """A piece of text; `kind` is "given" (it was read), "right" or "wrong" (written), or "nothing" (no word)."""
 
     text: str
     kind: str
@@ -98,7 +98,8 @@ def spans(text: str) -> dict[int, str]:
 def compared(truth: str, answer: str) -> tuple[list[Piece], int, int]:
     """Returns the answer in pieces, each right or wrong, how many of its words are right, and how many there are."""
     if not answer.strip():
-        return [Piece("∅", "nothing")], 0, len(WORD.findall(truth))
+        is_right = bool(answer) and answer == truth
+        return [Piece("␣" if answer else "∅", "right" if is_right else "nothing")], 0, len(WORD.findall(truth))
     wanted, found = WORD.findall(truth), WORD.findall(answer)
     bare = [word.strip() for word in wanted], [word.strip() for word in found]
     matcher = difflib.SequenceMatcher(None, *bare, autojunk=False)
@@ -108,7 +109,8 @@ def compared(truth: str, answer: str) -> tuple[list[Piece], int, int]:
             kind = "right" if operation == "equal" else "wrong"
             right += (stop - start) * (kind == "right")
             pieces.append(Piece("".join(found[start:stop]), kind))
-    return pieces, right, len(wanted)
+    space = answer[len(answer.rstrip()) :]
+    return [*pieces, Piece(space, "given")] if space else pieces, right, len(wanted)
 
 
 def around(text: str, first: bool, last: bool) -> str:

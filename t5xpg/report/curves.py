@@ -132,8 +132,8 @@ def nats(run: Run, collection: str) -> Points:
     total = run.series.get((collection, "cross_ent_loss_per_all_target_tokens"), Series())
     real = run.series.get((collection, "non_padding_fraction/loss_weights"), Series())
     shares = {step: share for step, share in zip(real.steps, real.values, strict=True) if share > 0}
-    steps = [step for step in total.steps if step in shares]
-    return steps, [(total.at(step) or 0.0) / shares[step] for step in steps]
+    points = [(s, value / shares[s]) for s, value in zip(total.steps, total.values, strict=True) if s in shares]
+    return [step for step, _ in points], [value for _, value in points]
 
 
 def learning_rate(run: Run, collection: str) -> Points:

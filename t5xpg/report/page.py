@@ -17,7 +17,7 @@ from t5xpg.report.reading import Run
 SCRIPT = Path(__file__).with_name("page.js")
 MOST_STEPS = 24  # evaluations whose predictions are shown
 LEGEND = """<p class="legend"><mark>Highlighted</mark> words are those of the target, words with a
-<span class="wrong">dotted line</span> are not; <span class="nothing">∅</span> is nothing.</p>"""
+<span class="wrong">dotted line</span> are not; <span class="nothing">∅</span> is nothing, ␣ spaces alone.</p>"""
 
 
 def write(runs: Sequence[Run], path: str, refresh: int = 0) -> None:

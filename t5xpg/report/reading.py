@@ -42,9 +42,6 @@ class Series:
         self.values.append(value)
         self.times.append(time)
 
-    def at(self, step: int) -> float | None:
-        return self.values[self.steps.index(step)] if step in self.steps else None
-
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:

@@ -13,8 +13,10 @@ from t5xpg.report.reading import Prediction
     [
         ("the red fox", "the red fox", [("the red fox", "right")], 3, 3),
         ("the red fox", "the big fox", [("the", "right"), (" big", "wrong"), (" fox", "right")], 2, 3),
+        ("fox ", "fox ", [("fox", "right"), (" ", "given")], 1, 1),
         ("the red fox", "", [("∅", "nothing")], 0, 3),
-        ("the red fox", "  ", [("∅", "nothing")], 0, 3),
+        ("the red fox", "  ", [("␣", "nothing")], 0, 3),
+        (" ", " ", [("␣", "right")], 0, 0),
         ("", "fox", [("fox", "wrong")], 0, 0),
         ("fox.", "fox!", [("fox", "right"), ("!", "wrong")], 1, 2),
         ("重要的人", "重要人", [("重要", "right"), ("人", "right")], 3, 4),
