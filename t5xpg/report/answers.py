@@ -76,7 +76,7 @@ def filled(inputs: str, targets: str, prediction: str) -> tuple[list[Piece], int
     pieces, right, total = [], 0, 0
     for at in range(0, len(texts), 3):
         first, last = at == 0, at + 3 >= len(texts)
-        pieces.append(Piece(around(texts[at], first, last) if is_long else texts[at], "given"))
+        pieces.append(Piece(around(texts[at], first, last, AROUND) if is_long else texts[at], "given"))
         if last:
             break
         number = int(texts[at + 1] or texts[at + 2])
@@ -113,11 +113,11 @@ def compared(truth: str, answer: str) -> tuple[list[Piece], int, int]:
     return [*pieces, Piece(space, "given")] if space else pieces, right, len(wanted)
 
 
-def around(text: str, first: bool, last: bool) -> str:
-    """Returns the ends of a long text that are beside a blank."""
-    if len(text) <= 2 * AROUND:
+def around(text: str, first: bool, last: bool, size: int) -> str:
+    """Returns the ends of a long text, of `size` characters each, that are beside a blank."""
+    if len(text) <= 2 * size:
         return text
-    return f"{'' if first else text[:AROUND]} … {'' if last else text[-AROUND:]}"
+    return f"{'' if first else text[:size]} … {'' if last else text[-size:]}"
 
 
 def clipped(text: str) -> str:

@@ -19,6 +19,8 @@ WIDTH = 80  # columns at most
 BINS = 28  # of a curve
 NAME = 24  # columns of a name
 STEPS = 3  # whose predictions are shown: the first, one between, the last
+AROUND = 30  # characters of a text that are shown before and after a blank
+TRUTH = {"right": ("[", "]", "bold")}
 MARKS = {"right": ("[", "]", "bold underline"), "wrong": ("[", " ✗]", "italic"), "nothing": ("[", "]", "dim")}
 
 
@@ -137,7 +139,7 @@ def predictions(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Renderabl
             yield ""
             if example.question:
                 yield beside("input", Text(one_line(example.question), style="dim"))
-            yield beside("target", pieces_text(example.truth, {"right": ("[", "]", "bold")}))
+            yield beside("target", pieces_text(example.truth, TRUTH))
             for answer in example.answers:
                 name = f"step {answer.step:,}"
                 name += f" {names[answer.run]}" if len(names) > 1 else ""
@@ -164,9 +166,11 @@ def beside(label: str, words: Text) -> Table:
 def pieces_text(pieces: Sequence[answers.Piece], marks: dict[str, tuple[str, str, str]]) -> Text:
     """Returns pieces of text, those that were written in brackets."""
     text = Text()
-    for piece in pieces:
+    for number, piece in enumerate(pieces):
         words = one_line(piece.text)
-        if piece.kind in marks:
+        if piece.kind == "given":
+            text.append(answers.around(words, number == 0, number == len(pieces) - 1, AROUND), "dim")
+        elif piece.kind in marks:
             opening, closing, style = marks[piece.kind]
             inner = words.lstrip()
             text.append(words[: len(words) - len(inner)] + opening).append(inner, style).append(closing)
