@@ -1,6 +1,6 @@
-"""`t5xpg prepare wikitext|text|python-docs`: a corpus to JSONL files, by t5xpg.data's corpora and text_files.
+"""`t5xpg prepare wikitext|text|python-docs|python-code`: a corpus to JSONL files, by corpora and text_files.
 
-The flags are the keyword arguments of the three functions there, their defaults read from the signatures.
+The flags are the keyword arguments of the four functions there, their defaults read from the signatures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def register(subparsers) -> None:
     verbs = parser.add_subparsers(metavar="CORPUS", required=True)
     _register_wikitext(verbs)
     _register_text(verbs)
-    _register_python_docs(verbs)
+    _register_python(verbs)
 
 
 def _register_wikitext(verbs) -> None:
@@ -59,10 +59,12 @@ def _register_text(verbs) -> None:
     parser.add_argument("--drop_duplicates", action="store_true", help=drop)
 
 
-def _register_python_docs(verbs) -> None:
-    prepare = corpora.prepare_python_docs
-    parser = _add_verb(verbs, "python-docs", prepare, "the prose that every Python carries (2 MB, no network)")
-    _add_flags(parser, prepare, **SPLIT_FLAGS)
+def _register_python(verbs) -> None:
+    docs, code = corpora.prepare_python_docs, corpora.prepare_python_code
+    parser = _add_verb(verbs, "python-docs", docs, "the prose that every Python carries (2 MB, no network)")
+    _add_flags(parser, docs, **SPLIT_FLAGS)
+    parser = _add_verb(verbs, "python-code", code, "the functions of Python's standard library (8 MB, no network)")
+    _add_flags(parser, code, **SPLIT_FLAGS)
 
 
 SPLIT_FLAGS = {
@@ -72,7 +74,7 @@ SPLIT_FLAGS = {
 
 
 def _add_verb(verbs, verb: str, prepare: Callable, corpus: str) -> argparse.ArgumentParser:
-    """Returns a sub-verb with the flags that all three have; its `run(args)` calls `prepare`."""
+    """Returns a sub-verb with the flags that all have; its `run(args)` calls `prepare`."""
     parser = verbs.add_parser(
         verb,
         help=corpus,

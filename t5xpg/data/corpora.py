@@ -1,10 +1,10 @@
 """Any corpus to JSONL: one {"text": ...} per line, one file per split, `<name>_<split>.jsonl`.
 
-Two sources: a data set on the Hugging Face Hub (WikiText-103 unless told otherwise), and the prose that every Python
-carries with it, which needs no network; `text_files` is the third. A file appears whole or not at all, and one that
-exists already is kept unless `overwrite` is given.
+Two sources: a data set on the Hugging Face Hub (WikiText-103 unless told otherwise), and the prose and the code that
+every Python carries with it, which need no network; `text_files` is the third. A file appears whole or not at all, and
+one that exists already is kept unless `overwrite` is given.
 
-No row held out for validation is in train as well: Python's docs are split by topic and by module.
+No row held out for validation is in train as well: what comes with Python is split by topic and by module.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import random
 import re
 import sys
 import sysconfig
+import textwrap
+import tokenize
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from t5xpg.base import files, nearest, stores
@@ -238,7 +240,7 @@ def _hub_texts(rows, split: str, column: str, min_length: int) -> Iterator[str]:
             bar.update(len(batch[column]))
 
 
-# --- Python's own documentation ----------------------------------------------------------------------------
+# --- Python's own documentation and code ----------------------------------------------------------------------------
 
 
 def prepare_python_docs(
@@ -260,15 +262,50 @@ def prepare_python_docs(
     Returns {split: path}. Raises CorpusError where this Python came without its sources.
     """
     paths, wanted = plan_pair(output_dir, name, validation_fraction, overwrite)
-    if not wanted:
-        return paths
+    if wanted:
+        library = _library()
+        documents = {**_topics(library), **_modules(library, _docstrings)}
+        _write_python(paths, documents, min_length, validation_fraction, seed)
+    return paths
+
+
+def prepare_python_code(
+    output_dir: str | os.PathLike = ".",
+    *,
+    name: str = "python_code",
+    min_length: int = PROSE_MIN_LENGTH,
+    validation_fraction: float = 0.1,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> dict[str, Path]:
+    """Writes the functions and methods of the standard library that this Python carries, without its tests.
+
+    About 8 MB, with no network: a row is the source of one function, with those inside it, once each, of at least
+    `min_length` characters. Nothing is imported. The split is by top-level module, as for `prepare_python_docs`.
+
+    Returns {split: path}. Raises CorpusError where this Python came without its sources.
+    """
+    paths, wanted = plan_pair(output_dir, name, validation_fraction, overwrite)
+    if wanted:
+        _write_python(paths, _modules(_library(), _functions), min_length, validation_fraction, seed)
+    return paths
+
+
+def _library() -> Path:
     library = Path(sysconfig.get_path("stdlib"))
     if not (library / "pydoc_data" / "topics.py").is_file():
         raise CorpusError(f"{library}: this Python came without its library's sources. Use another, or prepare text.")
-    documents = _distinct_rows({**_topics(library), **_docstrings(library)}, min_length)
+    return library
+
+
+def _write_python(
+    paths: dict[str, Path], documents: dict[str, list[str]], min_length: int, fraction: float, seed: int
+) -> None:
+    """Deals the documents, {name: rows}, out to the splits by `seed`, each row once, and says what they are made of."""
+    documents = _distinct_rows(documents, min_length)
     order = sorted(documents)
     random.Random(seed).shuffle(order)
-    held_out = _fill_validation(documents, order, validation_fraction)
+    held_out = _fill_validation(documents, order, fraction)
     tally = Tally()
     rows = (
         (document in held_out, json_line(text))
@@ -277,7 +314,6 @@ def prepare_python_docs(
     )
     write_pair(paths, rows)
     print("\n".join(tally.report()), flush=True)
-    return paths
 
 
 def _topics(library: Path) -> dict[str, list[str]]:
@@ -300,8 +336,8 @@ def _topics(library: Path) -> dict[str, list[str]]:
     return {f"help({topic})": [topics[topic].strip()] for topic in kept}
 
 
-def _docstrings(library: Path) -> dict[str, list[str]]:
-    """Returns {top-level module: docstrings of it and of everything in it}, in the order of the sources."""
+def _modules(library: Path, rows_of: Callable[[str], list[str]]) -> dict[str, list[str]]:
+    """Returns {top-level module: the rows of its sources and of all below it, tests left out}, in their order."""
     from tqdm import tqdm
 
     found: dict[str, list[str]] = {}
@@ -312,17 +348,39 @@ def _docstrings(library: Path) -> dict[str, list[str]]:
             text
             for path in sources
             if path.is_file() and not {"test", "tests", "idle_test"} & set(path.relative_to(library).parts)
-            for text in _docstrings_of(path)
+            for text in rows_of(_source(path))
         ]
     return found
 
 
-def _docstrings_of(path: Path) -> list[str]:
+def _source(path: Path) -> str:
+    with tokenize.open(path) as file:  # by the encoding that the file declares
+        return file.read()
+
+
+def _parsed(source: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of invalid escapes, which are the library's business
-        tree = ast.parse(path.read_bytes())
+        return ast.parse(source)
+
+
+def _docstrings(source: str) -> list[str]:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, kinds)]
+    return [ast.get_docstring(node) or "" for node in ast.walk(_parsed(source)) if isinstance(node, kinds)]
+
+
+def _functions(source: str) -> list[str]:
+    """Returns the source of each function and method that is not inside another, as it stands, in their order."""
+    lines = source.split("\n")  # as `ast` counts them: a form feed ends none
+
+    def outermost(node: ast.AST) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield textwrap.dedent("\n".join(lines[child.lineno - 1 : child.end_lineno])).strip()
+            else:
+                yield from outermost(child)
+
+    return list(outermost(_parsed(source)))
 
 
 def _distinct_rows(documents: dict[str, list[str]], min_length: int) -> dict[str, list[str]]:

@@ -277,6 +277,31 @@ def test_python_docs_of_a_small_library(tmp_path, monkeypatch):
         corpora.prepare_python_docs(tmp_path / "none")
 
 
+def test_python_code_is_pythons_functions_split_by_module(tmp_path, monkeypatch):
+    method = "    @cached\n    def m(self):\n        def inner(): pass\n        return '\f'\n"
+    sources = {
+        "pydoc_data/topics.py": "topics = {}",
+        "abc.py": f"raise RuntimeError('imported')\nclass C:\n{method}\nif True:\n    async def g(): pass\n",
+        "json/__init__.py": "def dumps(): pass\n",
+        "json/tests/test_it.py": "def tested(): pass\n",
+        "heapq.py": "# -*- coding: latin-1 -*-\ndef heap(): return '\xe4'\ndef again(): pass\n",
+        "types.py": "def again(): pass\n",
+    }
+    for path, source in sources.items():
+        (tmp_path / "lib" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "lib" / path).write_text(source, encoding="latin-1")
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "lib"))
+    paths = corpora.prepare_python_code(tmp_path / "out", min_length=1, validation_fraction=0.5)
+    train, validation = (read(paths[split]) for split in ("train", "validation"))
+    modules = [
+        {"def m(self):\n    def inner(): pass\n    return '\f'", "async def g(): pass"},
+        {"def dumps(): pass"},
+        {"def heap(): return '\xe4'", "def again(): pass"},
+    ]
+    assert sorted(train + validation) == sorted(set.union(*modules))
+    assert all(module <= set(train) or module <= set(validation) for module in modules)
+
+
 # --- the command line
 
 
