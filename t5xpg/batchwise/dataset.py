@@ -58,7 +58,9 @@ def examples_of(
         tokenize = functools.partial(_encoded, objective=task.objective, vocabulary=vocabulary)
     wanted = examples.Wanted(task.objective, vocabulary, lengths, task.seed_after_cache(seed))
     steps = examples.STEPS[type(task.objective)](wanted)
-    shuffled = [stages.Shuffle(no_examples(lengths), task.shuffle_buffer_size, seed)] if shuffle else []
+    shuffled: list[Callable] = []
+    if shuffle:
+        shuffled = [stages.Shuffle(no_examples(lengths), task.shuffle_buffer_size, seed)]
     return Way(stages.Portions(Way(Rows(reader, share, keep), [tokenize, *steps]), _EXAMPLES), shuffled)
 
 
