@@ -129,6 +129,28 @@ def test_what_makes_a_state_is_traced_once_and_compiled_ahead():
     assert not np.array_equal(other.params["kernel"], noise)
 
 
+def test_for_a_gpu_each_parameter_has_a_kernel_of_its_own(monkeypatch):
+    options, compile_it = [], jax.stages.Lowered.compile
+
+    def record(lowered, compiler_options=None):
+        options.append(compiler_options)
+        return compile_it(lowered, compiler_options)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", record)
+    partitioner, rng = partitioning.PjitPartitioner(num_partitions=1), jax.random.PRNGKey(3)
+    kernels = []
+    for platform in ("cpu", "gpu"):
+        make = initialization.TrainStateInitializer(
+            optimizers.sgd(0.5), Linear().get_initial_variables, {"x": (4, 2)}, partitioner
+        )
+        monkeypatch.setattr(jax, "default_backend", lambda platform=platform: platform)
+        with waiting.meanwhile() as submit:
+            make.compile_ahead(rng, submit)
+            kernels.append(make.from_scratch(rng).params["kernel"])
+    assert options == [None, initialization.A_KERNEL_EACH]
+    np.testing.assert_array_equal(*kernels)
+
+
 @pytest.mark.parametrize("kind", ["threefry2x32", "unsafe_rbg"])
 def test_a_state_is_made_from_keys_of_the_kind_in_force(kind):
     seen = []

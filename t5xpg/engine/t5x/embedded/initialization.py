@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -16,6 +17,10 @@ from t5x.embedded import checkpoint_paths
 from t5x.embedded.checkpoint_configs import RestoreCheckpointConfig, SaveCheckpointConfig
 from t5x.embedded.checkpoint_readers import raised_by_all
 from t5x.train_state import FlaxOptimTrainState, InferenceState
+
+# For a GPU XLA makes one kernel of all parameters of a shape, unless told not to: T5 1.1 base's were compiled in 125 s
+# on an H100's machine, and in 81 s with a kernel for each, from which they come out the same to the bit.
+A_KERNEL_EACH = {"xla_disable_hlo_passes": "multi_output_fusion,gpu_horizontal_loop_fusion"}
 
 
 class TrainStateInitializer:
@@ -61,7 +66,10 @@ class TrainStateInitializer:
         get other names, and JAX's cache of compiled programs another key.
         """
         if hasattr(self._from_scratch, "lower"):  # a partitioner may have no way to compile
-            self._compiled = submit(self._from_scratch.lower(init_rng).compile)
+            compile_it = self._from_scratch.lower(init_rng).compile
+            if jax.default_backend() == "gpu":
+                compile_it = functools.partial(compile_it, compiler_options=A_KERNEL_EACH)
+            self._compiled = submit(compile_it)
 
     def from_scratch(self, init_rng: jax.Array):
         """Initializes each array where it will live."""
