@@ -17,6 +17,10 @@ import psutil
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+LESS = (
+    "lower BATCH_SIZE or TASK_FEATURE_LENGTHS, raise trainer.Trainer.num_microbatches, take a model of "
+    "t5x/examples/scalable_t5 (its remat_policy keeps fewer activations)"
+)
 MORE_DEVICES = "divide it over more devices by partitioning.PjitPartitioner.num_partitions"
 
 
@@ -92,9 +96,7 @@ def check_step(compiled: jax.stages.Compiled, mesh: Mesh) -> None:
         return
     raise ValueError(
         f"The training step needs {in_words(needed)} a device for activations and gradients, and "
-        f"{describe_free(free, mesh)}: lower BATCH_SIZE or TASK_FEATURE_LENGTHS, raise "
-        "trainer.Trainer.num_microbatches, take a model of t5x/examples/scalable_t5 (its remat_policy keeps fewer "
-        f"activations), or {MORE_DEVICES}."
+        f"{describe_free(free, mesh)}: {LESS}, or {MORE_DEVICES}."
     )
 
 

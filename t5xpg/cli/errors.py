@@ -29,7 +29,11 @@ def one_line(error: BaseException) -> str:
 
 
 def with_hint(line: str) -> str:
-    """Adds the nearest name to what gin or SeqIO says of one that there is not."""
+    """Adds the nearest name to what gin or SeqIO says of one that there is not, and what needs less memory to XLA's."""
+    if line.startswith("RESOURCE_EXHAUSTED: Out of memory"):  # of a device, as where another program uses it too
+        from t5xpg.base import memory  # JAX is loaded by then
+
+        return f"{line.rstrip('.')}. Others may use the device too; else {memory.LESS}, or {memory.MORE_DEVICES}."
     for pattern, known in UNKNOWN.items():
         if found := re.match(pattern, line):
             hint = nearest.hint(found["name"], known(found))

@@ -70,3 +70,12 @@ def test_seqios_unknown_task_is_answered_with_the_nearest():
     with pytest.raises(ValueError) as refused:
         seqio.get_mixture_or_task("wikitext_spam_corruption")
     assert errors.one_line(refused.value).endswith("'wikitext_spam_corruption'; did you mean wikitext_span_corruption?")
+
+
+def test_a_device_out_of_memory_is_told_what_needs_less():
+    said = (
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 55.53GiB with allocator GPU_0_bfc on device 0. "
+        "[executable_name='jit_train_step'] [tf-allocator-allocation-error='']"
+    )
+    told = errors.one_line(RuntimeError(said))
+    assert told.startswith(said) and "lower BATCH_SIZE" in told and "num_partitions" in told
