@@ -23,11 +23,12 @@ FLAGS_WITH_VALUE = {
     f"--{name}"
     for name in ("gin_file", "gin_bindings", "gin_search_paths", "tfds_data_dir", "seqio_additional_cache_dirs")
 } | {"--shard_id", *DISTRIBUTED_FLAGS}
-OWN_FLAGS = {"--allow_changes", "--multiprocess"}  # of the embedded engine's programs, not of T5X's
+OWN_FLAGS = {"--allow_changes", "--multiprocess", "--wandb"}  # of the embedded engine's programs, not of T5X's
 OTHER_FLAGS = {"--multiprocess_gpu"}
 OWN_BINDINGS = {  # {a name that recipes can bind and T5X lacks: what it is}
     "train.allow_changes": "as --allow_changes",
     "train.num_predictions": "examples of each task that predictions.jsonl gets",
+    "train.wandb": "as --wandb",
     "waiting.batch_limit.seconds": "how long to wait for a batch",
     "T5Config.fused_attention": "also of decoder_only's and scalable_t5's network",
     "T5Config.remat_policy": "T5X has it for scalable_t5's network alone",

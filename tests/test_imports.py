@@ -43,6 +43,7 @@ ENGINE_LAYERS = (
     ("embedded.packing", "embedded.natural_text", "embedded.notebook_gin"),
     ("embedded.checkpoint_restoring",),
     ("embedded.run_changes",),
+    ("embedded.trackers",),
     ("adafactor", "embedded.metrics_manager", "embedded.weight_metrics", "train_state"),
     ("embedded.base_model", "partitioning", "embedded.vocabulary_check", "embedded.folder_lock"),
     ("models", "checkpoints", "embedded.datasets"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import numbers
 from collections.abc import Mapping
 from typing import Any
@@ -30,6 +31,17 @@ def check_training(settings: Mapping[str, Any]) -> None:
         periods["train.eval_period"] = 0  # nothing is evaluated
     check_multiples(periods)
     check_dropout(settings["model"])
+    check_wandb(settings.get("wandb"))
+
+
+def check_wandb(project: Any) -> None:
+    """Raises ValueError unless `project` is None, or is a name and there is the package to send to it."""
+    if project is None:
+        return
+    if not isinstance(project, str) or not project:
+        raise ValueError(f"train.wandb (--wandb) is {project!r}; set it to the name of a Weights & Biases project.")
+    if importlib.util.find_spec("wandb") is None:
+        raise ValueError(f"--wandb={project} needs the package wandb: pip install 't5xpg[wandb]'")
 
 
 def check_whole(name: str, value: Any, least: int = 1, optional: bool = False) -> None:

@@ -18,7 +18,7 @@ VERBS = {
         "Trains a model by a gin recipe, with google-research/t5x if it is installed and with the embedded engine\n"
         "otherwise. The same command again goes on from the last checkpoint. The embedded engine says what differs\n"
         "from the run's last start, and refuses other data, lengths, batch size, vocabulary or network unless\n"
-        "--allow_changes is given.",
+        "--allow_changes is given. With --wandb=PROJECT it gives the numbers to Weights & Biases (t5xpg[wandb]).",
         """examples:
   t5xpg train configs/wikitext_byt5_tiny.gin MODEL_DIR=runs/a TRAIN_STEPS=200
   t5xpg train --gin_file=configs/wikitext_byt5_tiny.gin --gin.MODEL_DIR=\\"runs/a\\"    (T5X's own way)
@@ -51,8 +51,8 @@ ON_T5X = """
 recipes run on T5X too: python -m t5x.{verb} --gin_file=RECIPE.gin --gin.NAME=VALUE, with text in quotes, and
 --gin_search_paths=FOLDER where FOLDER/configs is what ships. NAME=VALUE and RECIPE.gin alone are this command's own.
 {own}"""
-OWN = """The embedded engine's own are --allow_changes, --multiprocess, a MODEL_DIR where a checkpoint is asked for,
-and of what recipes can bind,
+OWN = """The embedded engine's own are --allow_changes, --wandb, --multiprocess, a MODEL_DIR where a checkpoint is asked
+for, and of what recipes can bind,
 """
 
 
@@ -115,8 +115,8 @@ def flags_of_t5x(flags: list[str]) -> list[str]:
     T5X's train joins other processes by --multiprocess_gpu alone, its eval and infer not at all; but all go on in a
     process that has joined them.
     """
-    if "--allow_changes" in flags:
-        print("--allow_changes is left out: the installed T5X has no such flag.", file=sys.stderr)
+    for name in {flag.partition("=")[0] for flag in flags} & (name_value.OWN_FLAGS - {"--multiprocess"}):
+        print(f"{name} is left out: the installed T5X has no such flag.", file=sys.stderr)
     if {"--multiprocess", "--multiprocess=true"} & set(flags):
         flags, where = name_value.without_distributed_flags(flags)
         clusters.join(**where)

@@ -36,6 +36,7 @@ from t5x.embedded import (
     run_changes,
     run_starts,
     signals,
+    trackers,
     waiting,
 )
 from t5x.embedded.checkpoint_configs import CheckpointConfig, SaveCheckpointConfig
@@ -43,7 +44,7 @@ from t5x.embedded.contract import refuse_missing
 from t5x.embedded.initialization import TrainStateInitializer
 from t5x.embedded.periods import Schedule, manual_gc
 from t5x.embedded.predictions import Predictions
-from t5x.embedded.resuming import Restorer
+from t5x.embedded.resuming import Restorer, is_finished
 from t5xpg.base import garbage, memory, run_settings, stores
 
 refuse_missing(globals(), "train")
@@ -81,6 +82,7 @@ def train(
     verify_matching_vocabs_fn: Callable | None = utils.verify_matching_vocabs,
     gc_period: int = 0,
     num_predictions: int = 5,
+    wandb: str | None = None,
     allow_changes: bool = False,
 ) -> tuple[int, object]:
     """Trains a model, or goes on where an earlier run in `model_dir` stopped.
@@ -114,6 +116,7 @@ def train(
       gc_period: steps between garbage collections, where they should not come at other times.
       num_predictions: examples of each evaluated task that are predicted at each evaluation, and at the end, into
         predictions.jsonl; 0 for none. The embedded engine's own: a gin file for T5X too leaves it to the command line.
+      wandb: a project of Weights & Biases that gets the numbers too; also the flag --wandb. The embedded engine's own.
       allow_changes: go on in `model_dir` although its config.gin has other data, lengths, batch size, vocabulary or
         network; the embedded engine's own, T5X compares nothing.
 
@@ -144,9 +147,8 @@ def train(
         describe_run(model_dir, initializer, partitioner, train_dataset_cfg)
         restorer = Restorer(initializer, partitioner, checkpoint_cfg, model_dir, train_iter, init_rng)
         restorer.compile_ahead(submit)
-        eval_datasets = {}
-        if train_eval_dataset_cfg:
-            eval_datasets = train_eval_get_dataset_fn(train_eval_dataset_cfg, *shard, eval_steps, converter_cls)
+        reads = functools.partial(train_eval_get_dataset_fn, train_eval_dataset_cfg)
+        eval_datasets = reads(*shard, eval_steps, converter_cls) if train_eval_dataset_cfg else {}
         evaluator = evaluation.make_evaluator(
             infer_eval_dataset_cfg, inference_evaluator_cls, model, partitioner, model_dir, verify_matching_vocabs_fn
         )
@@ -167,15 +169,16 @@ def train(
         schedule = Schedule.of(step, total_steps, checkpoint_cfg.save, eval_period, stats_period, gc_period)
         trainer.train_state = state
         del state  # the trainer's steps reuse its memory
-        with trainer, make_manager(checkpoint_cfg.save, model_dir, train_iter, initializer, partitioner) as manager:
+        tracking = trackers.weights_and_biases(wandb, model_dir, is_new=checkpoint is None)
+        saving = make_manager(checkpoint_cfg.save, model_dir, train_iter, initializer, partitioner)
+        with tracking, trainer, saving as manager:
             run_changes.keep_config(model_dir, step)
             summarize_config_fn(model_dir, trainer.train_metrics_manager.summary_writer, step)
             trainer.train_metrics_manager.write_scalar("timing/init_or_restore_seconds", time.time() - started, step)
             run = TrainingRun(trainer, manager, schedule, train_iter, eval_datasets, actions or {}, model_dir, lock)
             run.save_cfg = checkpoint_cfg.save
-            if train_eval_dataset_cfg:
-                shown = (train_eval_dataset_cfg, num_predictions, model, partitioner, axes, model_dir)
-                run.predictions = Predictions(*shown, trainer.eval_metrics_managers)
+            shown = (train_eval_dataset_cfg, num_predictions, model, partitioner, axes, model_dir)
+            run.predictions = Predictions(*shown, trainer.eval_metrics_managers)
             if get_dataset_fn is utils.get_dataset:
                 run.explain_waits(train_dataset_cfg, layout, train_eval_dataset_cfg)
             with closing, peers.reporting():
@@ -346,22 +349,6 @@ class TrainingRun:
         console.say(f"Trained {num_steps:,} steps in {seconds:,.0f} s; {lost}{kept}")
 
 
-def is_finished(model_dir: str, step: int, total_steps: int) -> bool:
-    """Whether a run at `step` has nothing left to train, which it says.
-
-    Raises:
-      ValueError: it is beyond its last step.
-    """
-    if step > total_steps:
-        raise ValueError(
-            f"{model_dir} is already at step {step:,}, beyond the {total_steps:,} that TRAIN_STEPS or "
-            "TRAIN_STEPS_RELATIVE ask for; raise it, or take another MODEL_DIR."
-        )
-    if step == total_steps:
-        console.say(f"Nothing to train: {model_dir} is finished, at step {step:,}.")
-    return step == total_steps
-
-
 def run_actions(
     mode: trainer_lib.ActionMode,
     actions: Mapping[trainer_lib.ActionMode, Sequence[trainer_lib.BaseAction]],
@@ -445,4 +432,4 @@ if __name__ == "__main__":
     programs.define_gin_flags()
     programs.define_distributed_flags()
     programs.define_train_flags()
-    programs.run(train, overriding_flags=("allow_changes",))
+    programs.run(train, overriding_flags=("allow_changes", "wandb"))

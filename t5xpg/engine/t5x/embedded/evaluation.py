@@ -14,8 +14,9 @@ import numpy as np
 import seqio
 
 from t5x import models
-from t5x.embedded import console, json_lines, waiting
+from t5x.embedded import console, waiting
 from t5x.embedded.inference import get_infer_fn
+from t5x.embedded.metrics_manager import number_writers
 from t5x.embedded.packing import make_converter
 from t5x.embedded.vocabulary_check import verify_matching_vocabs
 from t5xpg.base import files, stores
@@ -164,10 +165,11 @@ class EvaluationLogs:
         found = metrics.result()
         for task, values in (found or {}).items():
             tags = {f"eval/{name}": number for name, number in numbers(values).items()}  # so SeqIO's logger names them
-            json_lines.add_metrics(self._log_dir, f"{FOLDER}/{task}", step, tags)
+            for writer in number_writers(self._log_dir, f"{FOLDER}/{task}"):
+                writer.write_scalars(step, tags)
+                writer.flush()
         if self._mirror:
             self._mirror.send()
-            json_lines.lines_in(self._log_dir, json_lines.METRICS_NAME).flush()
         return found
 
 

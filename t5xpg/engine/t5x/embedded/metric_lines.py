@@ -1,4 +1,4 @@
-"""clu's metric writer for metrics.jsonl."""
+"""clu's metric writers of numbers alone: that of metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -10,8 +10,22 @@ from clu.metric_writers import interface
 from t5x.embedded import json_lines
 
 
-class MetricLines(interface.MetricWriter):
-    """Adds the numbers, and nothing else of what it is given, to metrics.jsonl; see `json_lines`.
+class NumberWriter(interface.MetricWriter):
+    """Leaves out what is no number. Subclasses give `write_scalars`."""
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None:
+        self.flush()
+
+    def _leave_out(self, *args: Any, **kwargs: Any) -> None: ...
+
+    write_summaries = write_images = write_videos = write_audios = _leave_out
+    write_texts = write_histograms = write_hparams = _leave_out
+
+
+class MetricLines(NumberWriter):
+    """Adds numbers to metrics.jsonl; see `json_lines`.
 
     Args:
       folder: where that file is, MODEL_DIR.
@@ -26,11 +40,3 @@ class MetricLines(interface.MetricWriter):
 
     def flush(self) -> None:
         json_lines.lines_in(self._folder, json_lines.METRICS_NAME).flush()
-
-    def close(self) -> None:
-        self.flush()
-
-    def _leave_out(self, *args: Any, **kwargs: Any) -> None: ...
-
-    write_summaries = write_images = write_videos = write_audios = _leave_out
-    write_texts = write_histograms = write_hparams = _leave_out

@@ -97,14 +97,21 @@ class MetricsManager:
 
 
 def make_writers(folder: str, name: str) -> list:
-    """Returns clu's writers of a collection: TensorBoard's files, and metrics.jsonl, on a disk or at a URL."""
+    """Returns clu's writers of a collection: TensorBoard's files, on a disk or at a URL, and those of its numbers."""
     from clu import metric_writers
 
-    from t5x.embedded import metric_lines, tf_memory
+    from t5x.embedded import tf_memory
 
     events = os.path.join(folder, name)
     board = tf_memory.EventWriter(events) if stores.is_url(folder) else metric_writers.SummaryWriter(events)
-    return [board, metric_lines.MetricLines(folder, name)]
+    return [board, *number_writers(folder, name)]
+
+
+def number_writers(folder: str, name: str) -> list:
+    """Returns clu's writers of a collection's numbers beside TensorBoard's: metrics.jsonl, and a tracker."""
+    from t5x.embedded import metric_lines, trackers
+
+    return [metric_lines.MetricLines(folder, name), *trackers.writers(name)]
 
 
 def local_value(x):

@@ -41,7 +41,7 @@ class Predictions:
     What cannot be predicted or written is said in one line, with the rest in the log, and ends no run.
 
     Args:
-      cfg: a datasets.DatasetConfig of what is evaluated; its packing is left out, and without a seed it gets 0.
+      cfg: a datasets.DatasetConfig of what is evaluated, or None; its packing is left out, and no seed is 0.
       count: examples of each task; 0 predicts nothing.
       model, partitioner, train_state_axes: as `inference.get_infer_fn` takes them. It is compiled for the first
         evaluation.
@@ -55,7 +55,7 @@ class Predictions:
         self._cfg, self._count, self._model = cfg, count, model
         self._partitioner, self._axes = partitioner, train_state_axes
         self._model_dir, self._managers = model_dir, managers
-        self._is_on, self._last_step = count > 0, -1
+        self._is_on, self._last_step = cfg is not None and count > 0, -1
         self._examples: list[Examples] = []
 
     def write(self, train_state) -> None:

@@ -40,6 +40,9 @@ def define_train_flags() -> None:
         "Go on in a MODEL_DIR although data, lengths, batch size, vocabulary or network are not those of its "
         "config.gin. The embedded engine's own: T5X has no such flag and compares nothing.",
     )
+    flags.DEFINE_string(
+        "wandb", None, "A project of Weights & Biases that gets the numbers too. The embedded engine's own."
+    )
 
 
 def define_distributed_flags() -> None:

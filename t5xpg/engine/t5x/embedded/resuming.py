@@ -138,3 +138,19 @@ class Restorer:
         )
         manager.close()
         return state
+
+
+def is_finished(model_dir: str, step: int, total_steps: int) -> bool:
+    """Whether a run at `step` has nothing left to train, which it says.
+
+    Raises:
+      ValueError: it is beyond its last step.
+    """
+    if step > total_steps:
+        raise ValueError(
+            f"{model_dir} is already at step {step:,}, beyond the {total_steps:,} that TRAIN_STEPS or "
+            "TRAIN_STEPS_RELATIVE ask for; raise it, or take another MODEL_DIR."
+        )
+    if step == total_steps:
+        console.say(f"Nothing to train: {model_dir} is finished, at step {step:,}.")
+    return step == total_steps
