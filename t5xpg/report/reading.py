@@ -22,6 +22,7 @@ from t5xpg.report.event_files import Number
 
 SHOWN = 5  # predictions of each step that are read where SeqIO has written all of them
 SCORES = "-metrics.jsonl"
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")  # as metrics.jsonl has them, for JSON has no such numbers
 KINDS = ("train", "training_eval/", "inference_eval/")  # what a collection's name begins with
 
 
@@ -198,8 +199,8 @@ def recorded(path: str) -> Iterator[tuple[str, Number]]:
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ValueError(f"{path}:{number} has no name, step, time and metrics; found {sorted(row)}.") from None
         for tag, value in values:
-            if value is None or is_number(value):
-                yield collection, Number(time, step, tag, float("nan") if value is None else float(value))
+            if value in NOT_FINITE or is_number(value):
+                yield collection, Number(time, step, tag, float(value))
 
 
 def event_collections(folder: str, names: set[str]) -> list[str]:

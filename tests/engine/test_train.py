@@ -31,7 +31,7 @@ def recorded(model_dir) -> list[tuple]:
 
 
 def untimed(metrics: dict) -> dict:
-    return {name: value for name, value in metrics.items() if not name.startswith("timing/")}
+    return {name: value for name, value in metrics.items() if not name.startswith(("timing/", "memory/"))}
 
 
 def params_at(model_dir, step: int) -> dict[str, np.ndarray]:

@@ -44,7 +44,7 @@ def test_a_run_that_was_taken_up_again_earlier_has_its_new_numbers_alone(tmp_pat
 
 def test_what_is_being_written_is_left_out_and_what_is_broken_is_named(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    line = metrics_line("train", 10, {"loss": 2.0, "text": "words", "flag": True, "none": None})
+    line = metrics_line("train", 10, {"loss": 2.0, "text": "words", "flag": True, "none": "NaN"})
     write_lines(path, line, line[:30])
     found = reading.read(str(tmp_path)).series
     assert set(found) == {("train", "loss"), ("train", "none")} and math.isnan(found["train", "none"].values[0])

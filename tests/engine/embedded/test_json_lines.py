@@ -20,10 +20,10 @@ def records(path) -> list[dict]:
 
 
 def numbers(path, name: str) -> dict[tuple[str, int], float]:
-    """Returns {(tag, step): value} of one collection in the event files' float32, times aside."""
+    """Returns {(tag, step): value} of one collection in the event files' float32, times and memory aside."""
     lines = [each for each in records(path) if each["name"] == name]
     found = {(tag, each["step"]): value for each in lines for tag, value in each["metrics"].items()}
-    return {key: float(np.float32(value)) for key, value in found.items() if not key[0].startswith("timing/")}
+    return {k: float(np.float32(value)) for k, value in found.items() if not k[0].startswith(("timing/", "memory/"))}
 
 
 def test_a_run_has_the_numbers_of_its_event_files(finetuned):
