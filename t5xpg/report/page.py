@@ -164,10 +164,11 @@ def of_task(runs: Sequence[Run], names: Sequence[str], task: str, is_named: bool
 
 
 def said_of(step: int, shown: Sequence[answers.Example], names: Sequence[str]) -> str:
-    """Says how many words are right at a step, over all examples."""
+    """Says how many words are right at a step or at a run's last evaluation before, over all examples."""
     said = []
     for run, name in enumerate(names):
-        found = [answer for example in shown for answer in example.answers if (answer.step, answer.run) == (step, run)]
+        by_example = [[each for each in example.answers if each.run == run and each.step <= step] for example in shown]
+        found = [given[-1] for given in by_example if given]
         if found:
             counts = f"{sum(each.right for each in found):,} of {sum(each.words for each in found):,}"
             said.append(f"{name} {counts}" if len(names) > 1 else counts)

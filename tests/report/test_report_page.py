@@ -47,6 +47,17 @@ def test_without_the_script_all_steps_are_shown_and_what_needs_it_is_hidden(runs
     assert '<div class="slider" hidden>' in text and "<tr hidden" not in text
 
 
+def test_words_are_counted_at_each_runs_last_evaluation(tmp_path):
+    runs = [reading.read(str(write_run(tmp_path / name, done=done))) for name, done in (("a", 400), ("b", 300))]
+    said = re.findall(r"step (\d+): (.*?) words right", page.page(runs))
+    assert said == [
+        ("100", "a 0 of 2, b 0 of 2"),
+        ("200", "a 0 of 2, b 0 of 2"),
+        ("300", "a 1 of 2, b 1 of 2"),
+        ("400", "a 2 of 2, b 1 of 2"),
+    ]
+
+
 def test_all_values_of_evaluations_are_in_tables(runs):
     text = page.page(runs)
     for value in runs[1].series["training_eval/books", "accuracy"].values:
