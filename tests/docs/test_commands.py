@@ -31,6 +31,7 @@ NOT_RUN = {  # {what a command has: why it is not run}
     r"^t5xpg demo": "takes minutes",
     r"--push": "uploads",
     r"^python -m t5x\.": "needs google-research/t5x",
+    r"^python -m t5xpg\.t5x": "is run by tests/test_t5x_finder.py",
     r"^python benchmarks/": "takes minutes, and a quiet machine",
     r"^(tensorboard|docker|gcloud|kubectl|sbatch|mpirun) ": "is not ours",
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from command import REPO
 from made_runs import make_run
+from written_runs import write_run
 
 # Prose that ships with the project, so that what is printed of it is the same everywhere.
 TEXTS = [
@@ -103,6 +104,8 @@ GIVEN = {
     "news.model": lambda folder: sentencepiece(folder, "news.model"),
     "wikitext.model": lambda folder: sentencepiece(folder, "wikitext.model"),
     "flan-t5-small": flan_t5_small,
+    "runs/trained": lambda folder: write_run(folder / "runs" / "trained"),
+    "runs/slower": lambda folder: write_run(folder / "runs" / "slower", rate=0.001),
     "runs/books": lambda folder: run(folder, "runs/books", "byt5_tiny.gin", "books_{split}.jsonl"),
     "runs/pairs": lambda folder: run(folder, "runs/pairs", "byt5_tiny_finetune.gin", "pairs_{split}.jsonl"),
     "runs/t5_flax": lambda folder: run(
