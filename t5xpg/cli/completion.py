@@ -9,7 +9,6 @@ import argparse
 import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 from t5xpg import name_value
 
@@ -91,14 +90,21 @@ def recipes(prefix: str, **_) -> list[str]:
 
 def paths(prefix: str, endings: tuple[str, ...] = ("",)) -> list[str]:
     """Returns the files with one of these endings, and the folders, that begin with `prefix`."""
+    from t5xpg.base import files, stores
+
+    from t5xpg.base import files, stores
+
     folder, begin = os.path.split(prefix)
-    try:
-        entries = sorted(Path(os.path.expanduser(folder) or ".").iterdir())
-    except OSError:  # there is no such folder
-        return []
-    named = [(os.path.join(folder, entry.name), entry) for entry in entries if entry.name.startswith(begin)]
-    named = [(name, entry) for name, entry in named if begin or not entry.name.startswith(".")]
-    return [f"{name}/" if entry.is_dir() else name for name, entry in named if entry.is_dir() or name.endswith(endings)]
+    where = os.path.expanduser(folder) or "."
+    found = []
+    for name in [] if stores.is_url(where) else files.names_in(where):  # a store is not asked at each TAB
+        path = os.path.join(folder, name)
+        if name.startswith(begin) and (begin or not name.startswith(".")):
+            if files.is_folder(os.path.join(where, name)):
+                found.append(f"{path}/")
+            elif name.endswith(endings):
+                found.append(path)
+    return found
 
 
 def words_before() -> list[str]:
