@@ -91,5 +91,6 @@ def read(name: str) -> Page:
 
 
 def pages() -> list[Page]:
-    """Returns README.md and then docs/, in the order of their paths."""
-    return [read("README.md"), *(read(str(path.relative_to(ROOT))) for path in sorted((ROOT / "docs").rglob("*.md")))]
+    """Returns README.md and then docs/: start/ first, as it is read, and the others in the order of their paths."""
+    names = [str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")]
+    return [read(name) for name in ["README.md", *sorted(names, key=lambda name: ("/start/" not in name, name))]]
