@@ -92,7 +92,6 @@ def paths(prefix: str, endings: tuple[str, ...] = ("",)) -> list[str]:
     """Returns the files with one of these endings, and the folders, that begin with `prefix`."""
     from t5xpg.base import files, stores
 
-
     folder, begin = os.path.split(prefix)
     where = os.path.expanduser(folder) or "."
     found = []
