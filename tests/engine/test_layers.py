@@ -182,6 +182,18 @@ def test_decoder_mask_of_a_packed_prefix_lm():
     np.testing.assert_array_equal(mask[0, 0], [[int(x) for x in row] for row in expected.split()])
 
 
+@pytest.mark.parametrize("length", [16, 256])
+def test_queries_that_see_nothing_get_numbers_in_bfloat16(length):
+    """Compiled, where XLA may keep logits in float32 and their maximum in bfloat16 (seen with 8 rows of 256)."""
+    attention = layers.MultiHeadDotProductAttention(num_heads=2, head_dim=16, dtype=jnp.bfloat16)
+    x, real = jax.random.normal(KEY, (8, length, 32)), jnp.tile(jnp.arange(length) < length // 2, (8, 1))
+    mask = layers.make_attention_mask(real, real, jnp.logical_and)
+    bias = jax.random.normal(KEY, (1, 2, length, length))
+    params = attention.init(KEY, x, x, mask, bias, deterministic=True)
+    outputs = jax.jit(lambda params: attention.apply(params, x, x, mask, bias, deterministic=True))(params)
+    assert jnp.isfinite(outputs).all()
+
+
 def test_combine_masks_skips_none():
     a, b = jnp.array([1.0, 1.0, 0.0]), jnp.array([1.0, 0.0, 0.0])
     assert layers.combine_masks(None, None) is None

@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-MASKED = -1e10  # added to the logits of what may not be attended to
+# Added to the logits of what may not be attended to: T5X's -1e10 as bfloat16 has it. A compiler may keep logits in
+# float32 and take off their maximum in bfloat16; were the two not equal, a query that sees nothing would get NaN.
+MASKED = -9_999_220_736.0
 
 
 def make_attention_mask(
