@@ -104,6 +104,13 @@ def read(recipe: str) -> dict[str, Binding]:
     }
 
 
+def read_config(path: str) -> dict[str, Binding]:
+    """Reads the config.gin that a run wrote, with all bindings; raises ValueError where it includes another file."""
+    bindings: dict[str, Binding] = {}
+    _read_file(path, None, bindings, References())
+    return bindings
+
+
 def _read(recipe: str, *roots: Path) -> dict[str, Binding]:
     bindings: dict[str, Binding] = {}
     references = References()
@@ -113,8 +120,8 @@ def _read(recipe: str, *roots: Path) -> dict[str, Binding]:
     return bindings
 
 
-def _read_file(name: str, roots: Sequence[Path], bindings: dict[str, Binding], references: References) -> None:
-    path = find(name, *roots)
+def _read_file(name: str, roots: Sequence[Path] | None, bindings: dict[str, Binding], references: References) -> None:
+    path = find(name, *(roots or ()))
     if path is None:
         raise ValueError(f"There is no gin file {name}: not here, not in {recipes_root()}, and not in T5X.")
     text = files.read_text(path)
@@ -123,6 +130,8 @@ def _read_file(name: str, roots: Sequence[Path], bindings: dict[str, Binding], r
         beside, above = comments(text)
         for statement in config_parser.ConfigParser(text, references):
             if isinstance(statement, config_parser.IncludeStatement):
+                if roots is None:
+                    raise ValueError(f"{path} includes {statement.filename}; the config.gin of a run includes nothing.")
                 _read_file(statement.filename, roots, bindings, references)
             elif isinstance(statement, config_parser.ImportStatement):
                 renamed = statement.is_from or statement.alias

@@ -56,6 +56,14 @@ def read(folders: Sequence[str]) -> list[Run]:
     return [reading.read(folder) for folder in folders]
 
 
+def read_again(folders: Sequence[str], before: list[Run]) -> list[Run]:
+    """Returns the runs as they are now; as they were where a store does not answer or a file was just replaced."""
+    try:
+        return read(folders)
+    except OSError:  # the next look comes soon
+        return before
+
+
 def have_ended(runs: Sequence[Run]) -> bool:
     return all(run.is_finished for run in runs)
 
@@ -71,7 +79,7 @@ def write_pages(folders: Sequence[str], path: str, follow: bool) -> None:
     try:
         while is_followed:
             time.sleep(PERIOD)
-            runs = read(folders)
+            runs = read_again(folders, runs)
             is_followed = not have_ended(runs)
             page.write(runs, path, PERIOD if is_followed else 0)
     finally:
@@ -91,7 +99,7 @@ def follow_in_terminal(folders: Sequence[str]) -> None:
     with Live(terminal.Report(runs), console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while not have_ended(runs):
             time.sleep(PERIOD)
-            runs = read(folders)
+            runs = read_again(folders, runs)
             live.update(terminal.Report(runs), refresh=console.is_terminal)
         live.update("", refresh=True)
     console.print(terminal.Report(runs))

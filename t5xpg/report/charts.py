@@ -162,6 +162,8 @@ def curve(line: Line, place) -> str:
 def described(line: Line, name: str) -> str:
     """Says in words what a curve does."""
     values = [value for value in line.values if math.isfinite(value)]
+    if not values:
+        return f"{name}: no number"
     between = f"; {facts.number(min(values))} to {facts.number(max(values))} in between" if len(values) > 2 else ""
     return (
         f"{name}: {facts.number(values[0])} at step {line.steps[0]:,}, {facts.number(values[-1])} at the end{between}"

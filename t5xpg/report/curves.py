@@ -97,7 +97,7 @@ def task_panels(runs: Sequence[Run]) -> Iterator[Panel]:
         drawn = [
             Line(number, task, found.steps, found.values)
             for number, run in enumerate(runs)
-            if (found := run.series.get((collection, metric)))
+            if (found := run.series.get((collection, metric))) and any(map(math.isfinite, found.values))
         ]
         is_main = seen[collection] <= MAIN
         yield Panel(metric, f"{task}, of what it generates", drawn, max if is_main else None)

@@ -55,10 +55,10 @@ def number_of(value) -> float | None:
 
     if value.HasField("simple_value"):
         return value.simple_value
-    if not value.HasField("tensor") or value.tensor.dtype not in (1, 2, 3, 9):  # float, double, int32, int64
-        return None
-    array = make_ndarray(value.tensor)
-    return float(array) if array.ndim == 0 else None
+    tensor = value.tensor
+    if not value.HasField("tensor") or tensor.tensor_shape.dim or tensor.dtype not in (1, 2, 3, 9):
+        return None  # of float, double, int32 and int64 numbers alone: a shape could ask for any amount of memory
+    return float(make_ndarray(tensor))
 
 
 def records(content: bytes) -> Iterator[bytes]:

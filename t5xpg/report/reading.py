@@ -83,7 +83,9 @@ class Run:
     @property
     def total_steps(self) -> int | None:
         """The step that the run is to end at; None where its settings do not say."""
-        steps = self.setting("TRAIN_STEPS")
+        steps, more = self.setting("TRAIN_STEPS"), self.setting("TRAIN_STEPS_RELATIVE")
+        if steps is None and isinstance(more, int) and self.starts and isinstance(self.starts[0].get("step"), int):
+            return self.starts[0]["step"] + more  # it first started at the initial checkpoint's step
         return steps if isinstance(steps, int) else None
 
     @property
@@ -123,7 +125,7 @@ def read(folder: str) -> Run:
         raise ValueError(f"{folder} holds no run: {found}. Give the MODEL_DIR of a run, or several.")
     run.predictions = sorted(predictions(folder, names), key=lambda each: (each.task, each.step, each.index))
     if "config.gin" in names:
-        run.bindings = gin_text.read(os.path.join(folder, "config.gin"))
+        run.bindings = gin_text.read_config(os.path.join(folder, "config.gin"))
     if "starts.jsonl" in names:
         run.starts = list(rows(os.path.join(folder, "starts.jsonl")))
     if "model-info.txt" in names:
@@ -166,7 +168,9 @@ def rows(path: str, limit: int | None = None) -> Iterator[dict[str, Any]]:
 def series_of(found: Iterable[tuple[str, Number]]) -> dict[tuple[str, str], Series]:
     series: dict[tuple[str, str], Series] = {}
     for collection, number in found:
-        series.setdefault((collection, number.tag), Series()).add(number.step, number.value, number.time)
+        # Event files and metrics.jsonl name a task's score as SeqIO's TensorBoard logger does, its own files do not.
+        tag = number.tag.removeprefix("eval/") if collection.startswith("inference_eval/") else number.tag
+        series.setdefault((collection, tag), Series()).add(number.step, number.value, number.time)
     return series
 
 

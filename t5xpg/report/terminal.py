@@ -94,11 +94,12 @@ def differences(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Renderabl
 def curves_table(panel: curves.Panel, names: Sequence[str]) -> Table:
     """Returns a line for each curve: its name, its course over the steps, its first and its last value."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
-    title = f"[bold not dim]{panel.title}[/]" + (f", {panel.unit}" if panel.unit else "")
+    unit = f", {one_line(panel.unit)}" if panel.unit else ""
+    title = Text.assemble((one_line(panel.title), "bold not dim"), unit)
     low, high, _ = charts.y_range(panel, panel.lines)
     first, last = charts.x_range(panel.lines)
     steps = f"steps {first:,} to {last:,}"
-    table.add_column(Text.from_markup(title), width=NAME + 6, overflow="fold")
+    table.add_column(title, width=NAME + 6, overflow="fold")
     table.add_column(steps, width=BINS + 2, no_wrap=True)
     table.add_column("first", justify="right", width=9, no_wrap=True)
     table.add_column("last", justify="right", width=9, no_wrap=True)

@@ -42,6 +42,33 @@ def test_a_run_that_was_taken_up_again_earlier_has_its_new_numbers_alone(tmp_pat
     assert (series.steps, series.values) == ([10, 20, 25], [5, 7, 6])
 
 
+def test_a_run_that_counts_from_its_initial_checkpoint_ends_so_many_steps_later(tmp_path):
+    folder = write_run(tmp_path / "run", done=300)
+    config = (folder / "config.gin").read_text()
+    (folder / "config.gin").write_text(config.replace("STEPS = 400", "STEPS = None") + "TRAIN_STEPS_RELATIVE = 300\n")
+    found = reading.read(str(folder))
+    assert (found.total_steps, found.is_finished) == (300, True)
+    found.starts[0]["step"] = 100
+    assert (found.total_steps, found.is_finished) == (400, False)
+
+
+def test_a_score_has_one_name_wherever_it_was_written(tmp_path):
+    write_lines(tmp_path / "a" / "metrics.jsonl", metrics_line("inference_eval/qa", 10, {"eval/em": 5.0}))
+    write_lines(tmp_path / "b" / "inference_eval" / "qa-metrics.jsonl", {"step": 10, "em": 5.0})
+    write_lines(tmp_path / "b" / "metrics.jsonl", metrics_line("train", 10, {"loss": 1.0}))
+    for name in ("a", "b"):
+        assert reading.read(str(tmp_path / name)).series["inference_eval/qa", "em"].values == [5.0]
+
+
+def test_a_runs_config_is_not_followed_to_other_files(run):
+    config = Path(run.folder) / "config.gin"
+    config.write_text("include 'https://there.example/other.gin'\n")
+    with pytest.raises(
+        ValueError, match=r"config.gin includes https://there.example/other.gin; the config.gin of a run"
+    ):
+        reading.read(run.folder)
+
+
 def test_what_is_being_written_is_left_out_and_what_is_broken_is_named(tmp_path):
     path = tmp_path / "metrics.jsonl"
     line = metrics_line("train", 10, {"loss": 2.0, "text": "words", "flag": True, "none": "NaN"})

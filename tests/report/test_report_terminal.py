@@ -5,7 +5,7 @@ import math
 
 import pytest
 from rich.console import Console
-from written_runs import write_run
+from written_runs import metrics_line, write_run
 
 from t5xpg.cli import report as verb
 from t5xpg.cli.main import main
@@ -43,6 +43,14 @@ def test_right_and_wrong_are_told_apart_without_colours(tmp_path):
     text = printed([reading.read(str(write_run(tmp_path / "run")))])
     assert "the [weather] every" in text and "[water ✗]" not in text  # of 4 steps the first, the second, the last
     assert "[the ✗]" in text and "[∅]" in text
+
+
+def test_scores_may_be_no_number_and_have_any_name(tmp_path):
+    folder = write_run(tmp_path / "run")
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(metrics_line("inference_eval/qa", 400, {"eval/f1[macro]": 5.0, "eval/correlation": "NaN"}))
+    text = printed([reading.read(str(folder))])
+    assert "f1[macro]" in text and "correlation, of" not in text
 
 
 def test_a_curve_is_drawn_where_it_has_values():
