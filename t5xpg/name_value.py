@@ -22,7 +22,7 @@ DISTRIBUTED_FLAGS = {  # {T5X's flag: what clusters.join calls it}
 FLAGS_WITH_VALUE = {
     f"--{name}"
     for name in ("gin_file", "gin_bindings", "gin_search_paths", "tfds_data_dir", "seqio_additional_cache_dirs")
-} | {"--shard_id", *DISTRIBUTED_FLAGS}
+} | {"--shard_id", "--wandb", *DISTRIBUTED_FLAGS}
 OWN_FLAGS = {"--allow_changes", "--multiprocess", "--wandb"}  # of the embedded engine's programs, not of T5X's
 OTHER_FLAGS = {"--multiprocess_gpu"}
 OWN_BINDINGS = {  # {a name that recipes can bind and T5X lacks: what it is}

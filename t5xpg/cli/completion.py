@@ -71,7 +71,9 @@ def recipe_arguments(prefix: str, parser: argparse.ArgumentParser, **_) -> Itera
         return [f"{name}={recipe}" for recipe in recipes(value)]
     names = [f"{gin}{macro}=" for gin in ("", "--gin.") for macro in macros(words_before())]
     if not equals:
-        flags = {f"{flag}=" for flag in name_value.FLAGS_WITH_VALUE} | name_value.OWN_FLAGS
+        flags = {f"{flag}=" for flag in name_value.FLAGS_WITH_VALUE} | (
+            name_value.OWN_FLAGS - name_value.FLAGS_WITH_VALUE
+        )
         flags |= {"--on", "--dump"} if parser.prog.endswith(" check") else set()
         return [*recipes(prefix), *names, *(sorted(flags) if prefix.startswith("-") else [])]
     if re.search(r"(DIR|PATH|FILES?)$", name):

@@ -52,6 +52,10 @@ def test_recipes_bindings_and_t5x_flags_keep_their_order():
     ]
 
 
+def test_a_flags_value_may_stand_apart():
+    assert program_flags(["--wandb", "books", "a.gin"])[1:] == ["--wandb=books", "--gin_file=a.gin"]
+
+
 def test_the_programs_arguments_have_the_name_that_recipes_give_them():
     assert program_flags(["train_script.train.eval_period=5"])[1:] == ["--gin_bindings=train.eval_period = 5"]
 

@@ -38,7 +38,8 @@ class Predictions:
     `predict_batch` predicts, with its decode function, 256 tokens at most. Where batches have no decoder_input_tokens
     the model predicts in place, as a masked language model: its prediction is the targets, but for what it is asked.
 
-    What cannot be predicted or written is said in one line, with the rest in the log, and ends no run.
+    What cannot be predicted or written is said in one line, with the rest in the log, and ends no run; but where one of
+    several processes fails in what all compute together, the run ends as by any other such failure.
 
     Args:
       cfg: a datasets.DatasetConfig of what is evaluated, or None; its packing is left out, and no seed is 0.
@@ -70,6 +71,8 @@ class Predictions:
         except signals.Interrupted:
             raise
         except Exception as error:
+            if jax.process_count() > 1 and isinstance(error, jax.errors.JaxRuntimeError):
+                raise  # the others may be in a step that they cannot finish alone
             self._is_on = False
             say_why_not(f"There will be no {json_lines.PREDICTIONS_NAME} (train.num_predictions = 0 says so)", error)
             return
@@ -138,6 +141,8 @@ def read(task: seqio.Task, cfg, count: int, model) -> Examples:
     batch = {name: np.stack([row[name] for row in converted]) for name in converted[0]}
     if predicts_in_place(batch):
         return Examples(task, examples, batch)
+    if "inputs" not in lengths:
+        raise ValueError(f"{task.name} has no inputs for a model to go on from")
     longest = LONGEST + (0 if "encoder_input_tokens" in batch else lengths["inputs"])  # a decoder alone reads both
     cut = {name: x[:, :longest] if name.startswith("decoder_") else x for name, x in batch.items()}
     return Examples(task, examples, cut)
@@ -166,7 +171,7 @@ def texts_of(examples: Examples, index: int, ids: list[int]) -> dict[str, str]:
 
 def as_table(texts: list[dict[str, str]]) -> str:
     """Returns a table in Markdown, which TensorBoard shows; what would be Markdown or HTML in a text is no such."""
-    signs = {ord(sign): f"&#{ord(sign)};" for sign in "&<>|\\`*_[]~#!"} | {ord("\n"): "⏎"}
+    signs = {ord(sign): f"&#{ord(sign)};" for sign in "&<>|\\`*_[]~#!"} | {ord("\n"): "⏎", ord("\r"): "␍"}
     names = list(texts[0]) if texts else []
     cells = [[text[name].translate(signs) for name in names] for text in texts]
     return "\n".join(f"| {' | '.join(line)} |" for line in [names, ["---"] * len(names), *cells])
