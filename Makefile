@@ -10,8 +10,8 @@ demo: $(VENV)/.installed
 test: $(VENV)/.beam $(VENV)/.hf $(VENV)/.browser
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m pytest tests --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(VENV)/bin/mypy & types=$$!; \
+	$(VENV)/bin/python -m pytest tests --numprocesses auto --dist loadfile --no-loadscope-reorder && wait $$types
 
 install: $(VENV)/.installed
 

@@ -1,11 +1,13 @@
 """Every command and every block of Python and gin in README.md and docs/, run from the text itself, page by page.
 
 Training is made short and models tiny (helpers/doc_worlds.py); a command that an earlier page has is only read again.
+README.md, docs/start/ and docs/reference/ are run each time; all pages, which takes minutes, with T5XPG_ALL_PAGES=1.
 What cannot run here is in NOT_RUN with its reason; of it, all that t5xpg, gin or a script would read is read.
 """
 
 import contextlib
 import io
+import os
 import re
 import shlex
 
@@ -18,7 +20,9 @@ from doc_pages import ROOT
 from t5xpg import name_value, recipes
 from t5xpg.cli import main as command_line
 
-PAGES = [page for page in doc_pages.pages() if page.blocks()]
+ALWAYS = ("README.md", "docs/start/", "docs/reference/")
+NAMES = ("",) if os.environ.get("T5XPG_ALL_PAGES") else ALWAYS  # what the pages' names begin with
+PAGES = [page for page in doc_pages.pages() if page.blocks() and page.name.startswith(NAMES)]
 PROGRAMS = ("train", "eval", "infer", "check", "inspect", "cache")  # that read a recipe
 READERS = {"COLUMNS": "100", "JAX_NUMPY_DTYPE_PROMOTION": "standard", "JAX_NUMPY_RANK_PROMOTION": "allow"}
 NOT_RUN = {  # {what a command has: why it is not run}
@@ -29,10 +33,12 @@ NOT_RUN = {  # {what a command has: why it is not run}
     r"--multiprocess": "needs several machines; tests/faults/test_processes.py starts several",
     r"^t5xpg prepare wikitext": "fetches from the network; tests/data/test_corpora.py has a hub of its own",
     r"^t5xpg demo": "takes minutes",
-    r"--push": "uploads",
+    r"--push|^hf download": "needs somebody else's machine",
     r"^python -m t5x\.": "needs google-research/t5x",
     r"^python -m t5xpg\.t5x": "is run by tests/test_t5x_finder.py",
     r"^python benchmarks/": "takes minutes, and a quiet machine",
+    r"(nano|norwegian|wikitext_t5_flax)\.gin": "trains as another page's recipe does, at its own size",
+    r"MODEL_DIR=.{0,2}runs/(wider|t5x_flags|flags)": "trains as the command before it does",
     r"^(tensorboard|docker|gcloud|kubectl|sbatch|mpirun) ": "is not ours",
 }
 

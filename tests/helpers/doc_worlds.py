@@ -38,6 +38,12 @@ def books(folder: Path) -> None:
         (folder / "books" / f"{part}.txt.gz").write_bytes(gzip.compress(text.encode()))
 
 
+def texts(folder: Path) -> None:
+    """A folder of texts."""
+    (folder / "texts").mkdir()
+    (folder / "texts" / "all.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
+
+
 def news(folder: Path) -> None:
     """A folder of compressed rows in several files for each split."""
     (folder / "news").mkdir()
@@ -94,6 +100,7 @@ def run(folder: Path, name: str, recipe: str, files: str, *more: str) -> None:
 
 GIVEN = {
     "books/": books,
+    "texts/": texts,
     "books": lambda folder: rows(folder, "books"),
     "corpus": lambda folder: rows(folder, "corpus"),
     "wikitext": lambda folder: rows(folder, "wikitext"),
@@ -102,14 +109,17 @@ GIVEN = {
     "squad": squad,
     "questions": lambda folder: (folder / "questions.txt").write_text("how many words\non clear days\n"),
     "news.model": lambda folder: sentencepiece(folder, "news.model"),
-    "wikitext.model": lambda folder: sentencepiece(folder, "wikitext.model"),
+    "laptop.model": lambda folder: sentencepiece(folder, "laptop.model"),
     "flan-t5-small": flan_t5_small,
-    "runs/trained": lambda folder: write_run(folder / "runs" / "trained"),
-    "runs/slower": lambda folder: write_run(folder / "runs" / "slower", rate=0.001),
+    "runs/books_and_wider": lambda folder: (
+        write_run(folder / "runs" / "books"),
+        write_run(folder / "runs" / "wider", rate=0.001),
+    ),
     "runs/books": lambda folder: run(folder, "runs/books", "byt5_tiny.gin", "books_{split}.jsonl"),
     "runs/pairs": lambda folder: run(folder, "runs/pairs", "byt5_tiny_finetune.gin", "pairs_{split}.jsonl"),
-    "runs/t5_flax": lambda folder: run(
-        folder, "runs/t5_flax", "t5_flax_tiny.gin", "wikitext_{split}.jsonl", f"VOCABULARY_FILE={folder}/wikitext.model"
+    "runs/t5_flax_tiny": lambda folder: run(
+        *(folder, "runs/t5_flax_tiny", "t5_flax_tiny.gin", "wikitext_{split}.jsonl"),
+        f"VOCABULARY_FILE={folder}/laptop.model",
     ),
 }
 
@@ -137,6 +147,8 @@ SMALL = {  # {recipe: what makes a run of it small}
     "corpus.gin": BYTES,
     "mine.gin": PIECES,
     "news.gin": PIECES,
+    "nano.gin": (*PIECES, CONSTANT),
+    "norwegian.gin": (*PIECES, "WARMUP_STEPS=1"),
     "t5_flax_tiny.gin": (*PIECES, "WARMUP_STEPS=1"),
     "wikitext_t5_flax.gin": (*PIECES, "WARMUP_STEPS=1"),
     "roberta_tiny.gin": (MICRO_ROBERTA, *PRETRAIN, SELECTED, "WARMUP_STEPS=1"),
