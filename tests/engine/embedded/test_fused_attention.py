@@ -44,10 +44,15 @@ def value_and_gradients(attend, given):
 @pytest.mark.parametrize("without", [(), (3,), (4,), (3, 4)], ids=["both", "mask", "bias", "neither"])
 def test_values_and_gradients_are_the_plain_forms(shape, without):
     given = [None if i in without else x for i, x in enumerate(arguments(*shape))]
-    expected = value_and_gradients(plain, given)
-    for x, y in zip(value_and_gradients(fused_attention.fused_attention, given), expected, strict=True):
-        assert x.dtype == y.dtype
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)  # sums of 64 products are rounded by each CPU in its way
+    actual = value_and_gradients(fused_attention.fused_attention, given)
+    # Where no query sees nothing, which float32 alone makes of -1e10, against float64: the plain form's own rounding
+    # differs between CPUs.
+    with jax.enable_x64(given[4] is None):
+        exact = [x if x is None or given[4] is not None else np.asarray(x, np.float64) for x in given]
+        expected = [np.asarray(y) for y in value_and_gradients(plain, exact)]
+    for x, y in zip(actual, expected, strict=True):
+        assert x.dtype == np.float32
+        np.testing.assert_allclose(x, y, atol=1e-5)
 
 
 def kept_by_cudnn(query, key, value, bias, *, scale, implementation):
@@ -96,7 +101,7 @@ def test_on_a_gpu_values_and_gradients_are_the_plain_forms(monkeypatch, without)
     )
     for x, y in zip(actual, expected, strict=True):
         assert x.dtype == y.dtype
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(x, y, atol=1e-5)
 
 
 def test_on_a_gpu_a_query_that_sees_nothing_has_gradients_of_what_it_gets(monkeypatch):
@@ -108,7 +113,7 @@ def test_on_a_gpu_a_query_that_sees_nothing_has_gradients_of_what_it_gets(monkey
     expected, *by_jax = value_and_gradients(lambda *x: plain(*x[:4], None), given)
     np.testing.assert_allclose(output, expected, atol=1e-5)
     for x, y in zip(gradients, by_jax, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(x, y, atol=1e-5)
 
 
 def test_on_a_gpu_it_is_for_bfloat16_and_even_lengths(monkeypatch):
@@ -127,7 +132,7 @@ def test_blocks_of_queries_sum_their_gradients(monkeypatch):
     given = arguments(2, 192, 16, 2, 8)
     expected = value_and_gradients(plain, given)
     for x, y in zip(value_and_gradients(fused_attention.fused_attention, given), expected, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(x, y, atol=1e-5)
 
 
 def test_bfloat16_is_as_close_to_float32_as_the_plain_form():
