@@ -1,50 +1,66 @@
-"""`t5xpg demo`: a corpus, a tiny model trained on it, and what it learned, in a few minutes on a laptop."""
+"""`t5xpg demo`: a corpus, a vocabulary, a tiny model trained with them, and what it learned, in minutes on a laptop."""
 
 from __future__ import annotations
 
 import argparse
-import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from t5xpg.cli.programs import run_program
 from t5xpg.cli.quiet import import_tensorflow
 
-RECIPE = "configs/byt5_tiny.gin"
+RECIPE = "configs/demo.gin"
+PACKAGES = ("numpy", "jax", "flax", "optax", "tensorflow")  # which t5xpg needs, so that they are installed
+PIECES, SAMPLE_BYTES = 2000, 4_000_000  # of the vocabulary, and of the text that it is made from
 
 
 def register(verbs) -> None:
     parser = verbs.add_parser(
         "demo",
         help="prepare a corpus, train a tiny model on it, show what it learned",
-        description="Trains a tiny byte-level T5 by span corruption: on WikiText-2 where the Hugging Face hub can be "
-        "reached, on Python's own documentation otherwise. A few minutes on two CPU cores.",
+        description="Trains a tiny T5 to fill in words, on the documentation of Python and of installed packages, and "
+        "shows what it fills in beside an untrained model. About five minutes on two CPU cores, with no network.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--dir", default="demo", help="where the corpus and the run go")
-    parser.add_argument("--steps", type=int, default=400, help="training steps")
+    parser.add_argument("--steps", type=int, default=4000, help="training steps")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    from t5xpg.data import python_sources
+
     folder = Path(args.dir).absolute()  # T5X takes no relative path
-    print("1. A corpus", flush=True)
-    files = prepare_corpus(folder / "data")
+    print("1. A corpus: the documentation of Python and of packages that t5xpg needs", flush=True)
+    paths = python_sources.prepare_python_docs(folder / "data", packages=PACKAGES)
     import_tensorflow()
-    print("\n2. What guessing is worth", flush=True)
-    print_byte_entropy(files["validation"])
-    model_dir = folder / "run"
-    pattern = files["train"].with_name(files["train"].name.replace("train", "{split}")).as_posix()
-    arguments = [RECIPE, f"FILES={pattern}", f"MODEL_DIR={model_dir}", f"TRAIN_STEPS={args.steps}"]
+    print(f"\n2. A vocabulary of {PIECES:,} pieces of words", flush=True)
+    vocabulary = make_vocabulary(paths["train"], folder / "data" / "python_docs.model")
+    pattern = paths["train"].with_name("python_docs_{split}.jsonl").as_posix()
+    recipe = [RECIPE, f"FILES={pattern}", f"VOCABULARY_FILE={vocabulary}", f"TRAIN_STEPS={args.steps}"]
+    model_dir = str(folder / "run")
+    arguments = [*recipe, f"MODEL_DIR={model_dir}"]
     print(f"\n3. Training: t5xpg train {' '.join(arguments)}", flush=True)
     status = run_program("t5x.train", arguments)
     if status:
         return status
-    print("\n4. What it learned: masked text it has never seen", flush=True)
-    show_guesses(str(model_dir))
-    write_report(str(model_dir), str(folder / "report.html"))
+    print("\n4. What it learned: text it has never seen, with blanks to fill in", flush=True)
+    show_fillings(model_dir, recipe)
+    write_report(model_dir, str(folder / "report.html"))
     print("\nYour own text: t5xpg prepare text --help")
     return 0
+
+
+def make_vocabulary(corpus: Path, path: Path) -> Path:
+    from t5xpg.base import files
+    from t5xpg.vocabularies import training
+
+    if files.exists(path):
+        print(f"{path}: already there and kept")
+        return path
+    return training.train_sentencepiece(str(corpus), path, PIECES, sample_bytes=SAMPLE_BYTES)
 
 
 def write_report(model_dir: str, path: str) -> None:
@@ -54,81 +70,106 @@ def write_report(model_dir: str, path: str) -> None:
     print(f"\n5. The report, with curves and predictions: open {path} in a browser")
 
 
-def prepare_corpus(folder: Path) -> dict[str, Path]:
-    """Returns {split: path} of WikiText-2, or of Python's documentation where the hub cannot be reached."""
-    from t5xpg.data import corpora
-
-    try:
-        return corpora.prepare_hub(output_dir=folder, config="wikitext-2-raw-v1", splits=("train", "validation"))
-    except corpora.CorpusError as error:
-        print(f"   {error}")
-        print("   So the corpus is the documentation that comes with Python: its language reference and docstrings.")
-        return corpora.prepare_python_docs(output_dir=folder)
+# ---- What it learned ----
 
 
-def print_byte_entropy(path: Path) -> None:
-    from t5xpg.data import jsonl
+class Blank(NamedTuple):
+    """A masked piece of text."""
 
-    counts: Counter[int] = Counter()
-    for row in jsonl.read_rows(str(path)):
-        counts.update(row["text"].encode())
-    total = sum(counts.values())
-    nats = -sum(n / total * math.log(n / total) for n in counts.values())
-    print(f"   Knowing only how often each byte occurs costs {nats:.2f} nats ({nats / math.log(2):.2f} bits) a byte.")
+    ids: list[int]
+    is_word: bool  # it is a whole word, and not a part of one or a sign
 
 
-def show_guesses(model_dir: str, shown: int = 3, counted: int = 128) -> None:
-    """Prints masked examples of the validation split with the model's guess for each masked byte."""
+def show_fillings(model_dir: str, recipe: Sequence[str], shown: int = 4, counted: int = 1024) -> None:
+    """Prints what a run's model and an untrained one fill in, in some of the validation split's first examples."""
     import seqio
 
     import t5xpg
-    from t5xpg.vocabularies import sentinels
 
-    model = t5xpg.Model.restore(model_dir, batch_size=16)
-    cfg = model.settings["train_eval_dataset_cfg"]
+    trained = t5xpg.Model.restore(model_dir, batch_size=64)
+    cfg = trained.settings["train_eval_dataset_cfg"]
     task = seqio.get_mixture_or_task(cfg.mixture_or_task_name)
     dataset = task.get_dataset(cfg.task_feature_lengths, cfg.split, shuffle=False, seed=cfg.seed)
     examples = list(dataset.take(counted).as_numpy_iterator())
     inputs, targets = ([example[name].tolist() for example in examples] for name in ("inputs", "targets"))
-    vocabulary = model.model.output_vocabulary
-    first_sentinel = sentinels.first(vocabulary)
-    truths: Counter[int] = Counter()
-    right = 0
-    for i, (masked, truth, guess) in enumerate(zip(inputs, targets, model.next_ids(inputs, targets), strict=True)):
-        pairs = [(t, int(g)) for t, g in zip(truth, guess, strict=False) if vocabulary.eos_id < t < first_sentinel]
-        truths.update(t for t, _ in pairs)
-        right += sum(t == g for t, g in pairs)
-        if i < shown:
-            print(f"\n   text    {masked_text(masked, vocabulary, first_sentinel)}")
-            print(f"   truth   {blanks(truth, truth, vocabulary, first_sentinel)}")
-            print(f"   guess   {blanks(truth, guess, vocabulary, first_sentinel)}")
-    total, commonest = sum(truths.values()), truths.most_common(1)[0][1]
-    print(
-        f"\n   It guesses {right / total:.0%} of {total:,} masked bytes, each from the text around it and the true "
-        f"bytes before it;\n   always guessing the commonest byte would get {commonest / total:.0%}."
-    )
+    vocabulary = trained.model.output_vocabulary
+    truth = [blanks(*pair, vocabulary) for pair in zip(inputs, targets, strict=True)]
+    untrained = t5xpg.Model.new(*recipe, batch_size=64)
+    guesses = {
+        name: [spans(ids, vocabulary) for ids in model.predict_ids(inputs)]
+        for name, model in (("trained", trained), ("untrained", untrained))
+    }
+    for i in range(0, len(examples), -(-len(examples) // shown)):  # the first are of one text
+        answers = {number: blank.ids for number, blank in truth[i].items()}
+        print(f"\n   text       {masked_text(inputs[i], vocabulary)}")
+        print(f"   truth      {filled(answers, answers, vocabulary)}")
+        for name, fillings in guesses.items():
+            print(f"   {name:10} {filled(fillings[i], answers, vocabulary, mark='✓')}")
+    print("\n" + "\n".join(summary(truth, guesses)))
 
 
-def blanks(truth, ids, vocabulary, first_sentinel: int) -> str:
-    """Returns the text of `ids` in the blanks that `truth`'s sentinels open: `[1]the [2]a`; · for any other id."""
-    text, number = "", 0
-    for true_id, token in zip(truth, map(int, ids), strict=False):
-        if true_id >= first_sentinel:
-            number += 1
-            text += f" [{number}]"
-        elif true_id > vocabulary.eos_id:
-            text += vocabulary.decode([token]) if vocabulary.eos_id < token < first_sentinel else "·"
-    return text.strip().replace("\n", "⏎")
+def summary(
+    truth: Sequence[Mapping[int, Blank]], guesses: Mapping[str, Sequence[Mapping[int, list[int]]]]
+) -> list[str]:
+    """Returns lines that say how many blanks are filled in as they were."""
+    lines = []
+    for kind, words_only in (("blanks", False), ("of them whole words", True)):
+        asked = [
+            (i, number, blank.ids)
+            for i, example in enumerate(truth)
+            for number, blank in example.items()
+            if blank.is_word or not words_only
+        ]
+        right = {name: sum(g[i].get(n) == ids for i, n, ids in asked) for name, g in guesses.items()}
+        commonest = max(Counter(tuple(ids) for _, _, ids in asked).values(), default=0)
+        shares = [f"the {name} model {count / max(len(asked), 1):.0%}" for name, count in right.items()]
+        always = f"always the commonest {commonest / max(len(asked), 1):.0%}"
+        lines.append(f"   {len(asked):,} {kind}, filled in as they were: {', '.join([*shares, always])}.")
+    return lines
 
 
-def masked_text(ids, vocabulary, first_sentinel: int) -> str:
-    """Returns the text of `ids` with its sentinels as numbered blanks."""
-    text, run, blanks = "", [], 0
-    for token in [*map(int, ids), vocabulary.vocab_size - 1]:
-        if token < first_sentinel:
-            run.append(token)
-            continue
-        blanks += 1
-        text += vocabulary.decode(run) + f"[{blanks}]"
-        run = []
-    return " ".join(text.removesuffix(f"[{blanks}]").split())
+def spans(ids: Sequence[int], vocabulary) -> dict[int, list[int]]:
+    """Returns {number of a sentinel: the ids after it, up to the next sentinel or the end}."""
+    from t5xpg.vocabularies import sentinels
+
+    found: dict[int, list[int]] = {}
+    current: list[int] = []
+    for token in map(int, ids):
+        if token == vocabulary.eos_id:
+            break
+        if sentinels.first(vocabulary) <= token < vocabulary.vocab_size:
+            current = found.setdefault(sentinels.to_number(token, vocabulary), [])
+        else:
+            current.append(token)
+    return found
+
+
+def blanks(inputs: Sequence[int], targets: Sequence[int], vocabulary) -> dict[int, Blank]:
+    """Returns {number: blank} of a masked example."""
+    from t5xpg.vocabularies import sentinels
+
+    truth = spans(targets, vocabulary)
+    whole: list[tuple[int | None, int]] = []  # the text unmasked: which blank a piece is of, and its id
+    for token in inputs:
+        number = sentinels.to_number(token, vocabulary)
+        whole += [(number, id) for id in truth[number]] if number in truth else [(None, token)]
+    pieces = [vocabulary.tokenizer.id_to_piece(id) for _, id in whole]
+    words = {
+        number
+        for (number, _), piece, after in zip(whole, pieces, pieces[1:], strict=False)
+        if piece[1:].isalpha() and piece[0] == after[0] == "▁"
+    }
+    return {number: Blank(ids, number in words and len(ids) == 1) for number, ids in truth.items()}
+
+
+def masked_text(inputs: Sequence[int], vocabulary) -> str:
+    from t5xpg.vocabularies import sentinels
+
+    return " ".join(sentinels.readable(inputs, vocabulary).split())
+
+
+def filled(fillings: Mapping[int, list[int]], truth: Mapping[int, list[int]], vocabulary, mark: str = "") -> str:
+    """Returns what fills the blanks in, `⟨0⟩the✓ ⟨1⟩a`, those as in truth marked; ␣ is a space, and · nothing."""
+    words = {number: vocabulary.decode(ids) or "␣" for number, ids in fillings.items() if ids}
+    marks = {number: mark for number, ids in truth.items() if fillings.get(number) == ids}
+    return " ".join(f"⟨{number}⟩{words.get(number, '·')}{marks.get(number, '')}" for number in truth)

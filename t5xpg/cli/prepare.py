@@ -1,4 +1,5 @@
-"""`t5xpg prepare wikitext|text|python-docs|python-code`: a corpus to JSONL files, by corpora and text_files.
+"""`t5xpg prepare wikitext|text|python-docs|python-code`: a corpus to JSONL files, by corpora, text_files and
+python_sources.
 
 The flags are the keyword arguments of the four functions there, their defaults read from the signatures.
 """
@@ -15,7 +16,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from t5xpg.data import corpora, text_files
+from t5xpg.data import corpora, python_sources, text_files
 
 
 def register(subparsers) -> None:
@@ -60,9 +61,11 @@ def _register_text(verbs) -> None:
 
 
 def _register_python(verbs) -> None:
-    docs, code = corpora.prepare_python_docs, corpora.prepare_python_code
+    docs, code = python_sources.prepare_python_docs, python_sources.prepare_python_code
     parser = _add_verb(verbs, "python-docs", docs, "the prose that every Python carries (2 MB, no network)")
     _add_flags(parser, docs, **SPLIT_FLAGS)
+    packages = "installed packages whose docstrings to add, such as numpy jax"
+    parser.add_argument("--packages", nargs="+", default=(), metavar="NAME", help=packages)
     parser = _add_verb(verbs, "python-code", code, "the functions of Python's standard library (8 MB, no network)")
     _add_flags(parser, code, **SPLIT_FLAGS)
 

@@ -1,26 +1,17 @@
 """Any corpus to JSONL: one {"text": ...} per line, one file per split, `<name>_<split>.jsonl`.
 
-Two sources: a data set on the Hugging Face Hub (WikiText-103 unless told otherwise), and the prose and the code that
-every Python carries with it, which need no network; `text_files` is the third. A file appears whole or not at all, and
-one that exists already is kept unless `overwrite` is given.
-
-No row held out for validation is in train as well: what comes with Python is split by topic and by module.
+Here is what writes such files, and one source: a data set on the Hugging Face Hub, WikiText-103 unless told otherwise.
+`text_files` and `python_sources` are the others. A file appears whole or not at all, and one that exists already is
+kept unless `overwrite` is given.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import os
 import random
-import re
-import sys
-import sysconfig
-import textwrap
-import tokenize
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from t5xpg.base import files, nearest, stores
@@ -159,14 +150,14 @@ def prepare_hub(
             _check_split(loaded, dataset, split, text_column)
         tally = Tally()
         for split, path in wanted.items():
-            texts = _tallied(_hub_texts(loaded[split], split, text_column, min_length), split, tally, _SAMPLED)
+            texts = tallied(_hub_texts(loaded[split], split, text_column, min_length), split, tally, _SAMPLED)
             kept = write_jsonl(path, ({"text": text} for text in texts))
             report(path, kept, f" (of {len(loaded[split]):,}, those of {min_length} characters or more)")
         print("\n".join(tally.report()), flush=True)
     return paths
 
 
-def _tallied(texts: Iterable[str], where: str, tally: Tally, sampled: int = 1) -> Iterator[str]:
+def tallied(texts: Iterable[str], where: str, tally: Tally, sampled: int = 1) -> Iterator[str]:
     """Yields the texts and counts them; of `sampled` of them one is looked into for its scripts."""
     draw = random.Random(0).random
     for text in texts:
@@ -238,168 +229,3 @@ def _hub_texts(rows, split: str, column: str, min_length: int) -> Iterator[str]:
         for batch in rows.select_columns([column]).iter(batch_size=1000):
             yield from (text for text in batch[column] if text is not None and len(text) >= min_length)
             bar.update(len(batch[column]))
-
-
-# --- Python's own documentation and code ----------------------------------------------------------------------------
-
-
-def prepare_python_docs(
-    output_dir: str | os.PathLike = ".",
-    *,
-    name: str = "python_docs",
-    min_length: int = PROSE_MIN_LENGTH,
-    validation_fraction: float = 0.1,
-    seed: int = 0,
-    overwrite: bool = False,
-) -> dict[str, Path]:
-    """Writes the English that this Python carries: the language reference and the standard library's docstrings.
-
-    About 1.9 MB of real prose, with no network: a row is a topic of `help()` or the docstring of a module, class or
-    function, once each, of at least `min_length` characters. Nothing is imported; the sources are parsed. A topic,
-    or a top-level module with all below it, goes to one split, by `seed`; validation gets up to
-    `validation_fraction` of the characters. The same Python gives the same files.
-
-    Returns {split: path}. Raises CorpusError where this Python came without its sources.
-    """
-    paths, wanted = plan_pair(output_dir, name, validation_fraction, overwrite)
-    if wanted:
-        library = _library()
-        documents = {**_topics(library), **_modules(library, _docstrings)}
-        _write_python(paths, documents, min_length, validation_fraction, seed)
-    return paths
-
-
-def prepare_python_code(
-    output_dir: str | os.PathLike = ".",
-    *,
-    name: str = "python_code",
-    min_length: int = PROSE_MIN_LENGTH,
-    validation_fraction: float = 0.1,
-    seed: int = 0,
-    overwrite: bool = False,
-) -> dict[str, Path]:
-    """Writes the functions and methods of the standard library that this Python carries, without its tests.
-
-    About 8 MB, with no network: a row is the source of one function, with those inside it, once each, of at least
-    `min_length` characters. Nothing is imported. The split is by top-level module, as for `prepare_python_docs`.
-
-    Returns {split: path}. Raises CorpusError where this Python came without its sources.
-    """
-    paths, wanted = plan_pair(output_dir, name, validation_fraction, overwrite)
-    if wanted:
-        _write_python(paths, _modules(_library(), _functions), min_length, validation_fraction, seed)
-    return paths
-
-
-def _library() -> Path:
-    library = Path(sysconfig.get_path("stdlib"))
-    if not (library / "pydoc_data" / "topics.py").is_file():
-        raise CorpusError(f"{library}: this Python came without its library's sources. Use another, or prepare text.")
-    return library
-
-
-def _write_python(
-    paths: dict[str, Path], documents: dict[str, list[str]], min_length: int, fraction: float, seed: int
-) -> None:
-    """Deals the documents, {name: rows}, out to the splits by `seed`, each row once, and says what they are made of."""
-    documents = _distinct_rows(documents, min_length)
-    order = sorted(documents)
-    random.Random(seed).shuffle(order)
-    held_out = _fill_validation(documents, order, fraction)
-    tally = Tally()
-    rows = (
-        (document in held_out, json_line(text))
-        for document in order
-        for text in _tallied(documents[document], document, tally)
-    )
-    write_pair(paths, rows)
-    print("\n".join(tally.report()), flush=True)
-
-
-def _topics(library: Path) -> dict[str, list[str]]:
-    """Returns {"help(<topic>)": [text]} of the language reference, without topics that a longer one quotes in full.
-
-    "with", for example, is part of "compound"; kept, it could repeat in validation what train has word for word.
-    """
-    tree = ast.parse((library / "pydoc_data" / "topics.py").read_bytes())
-    topics = next(
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "topics"
-    )
-    kept: dict[str, str] = {}  # topic to its text without underlines, which change with a heading's level
-    for topic in sorted(topics, key=lambda topic: (-len(topics[topic]), topic)):
-        plain = re.sub(r"[*=\-~^]{3,}", "", topics[topic])
-        body = plain.partition("\n")[2].strip()  # a heading can change where it is quoted
-        if not any(body in longer for longer in kept.values()):
-            kept[topic] = plain
-    return {f"help({topic})": [topics[topic].strip()] for topic in kept}
-
-
-def _modules(library: Path, rows_of: Callable[[str], list[str]]) -> dict[str, list[str]]:
-    """Returns {top-level module: the rows of its sources and of all below it, tests left out}, in their order."""
-    from tqdm import tqdm
-
-    found: dict[str, list[str]] = {}
-    modules = tqdm(sorted(sys.stdlib_module_names), "reading the standard library", unit=" modules", disable=None)
-    for module in modules:
-        sources = [library / f"{module}.py", *sorted((library / module).rglob("*.py"))]
-        found[module] = [
-            text
-            for path in sources
-            if path.is_file() and not {"test", "tests", "idle_test"} & set(path.relative_to(library).parts)
-            for text in rows_of(_source(path))
-        ]
-    return found
-
-
-def _source(path: Path) -> str:
-    with tokenize.open(path) as file:  # by the encoding that the file declares
-        return file.read()
-
-
-def _parsed(source: str) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of invalid escapes, which are the library's business
-        return ast.parse(source)
-
-
-def _docstrings(source: str) -> list[str]:
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return [ast.get_docstring(node) or "" for node in ast.walk(_parsed(source)) if isinstance(node, kinds)]
-
-
-def _functions(source: str) -> list[str]:
-    """Returns the source of each function and method that is not inside another, as it stands, in their order."""
-    lines = source.split("\n")  # as `ast` counts them: a form feed ends none
-
-    def outermost(node: ast.AST) -> Iterator[str]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                yield textwrap.dedent("\n".join(lines[child.lineno - 1 : child.end_lineno])).strip()
-            else:
-                yield from outermost(child)
-
-    return list(outermost(_parsed(source)))
-
-
-def _distinct_rows(documents: dict[str, list[str]], min_length: int) -> dict[str, list[str]]:
-    """Returns the documents without short rows and without rows that occur before in this or an earlier one."""
-    seen, distinct = set(), {}
-    for document, texts in documents.items():
-        fresh = [text for text in dict.fromkeys(texts) if len(text) >= min_length and text not in seen]
-        seen.update(fresh)
-        distinct[document] = fresh
-    return distinct
-
-
-def _fill_validation(documents: dict[str, list[str]], order: list[str], fraction: float) -> set[str]:
-    """Returns the documents for validation: in this order, each that still fits into the fraction of all characters."""
-    sizes = {document: sum(map(len, texts)) for document, texts in documents.items()}
-    room = fraction * sum(sizes.values())
-    held_out = set()
-    for document in order:
-        if sizes[document] <= room:
-            held_out.add(document)
-            room -= sizes[document]
-    return held_out

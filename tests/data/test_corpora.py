@@ -20,7 +20,7 @@ import pytest
 from hub_server import HubServer
 
 from t5xpg.cli import prepare
-from t5xpg.data import corpora
+from t5xpg.data import corpora, python_sources
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 PROSE = 'Röyksopp came from Tromsø \u2028 and "Melody A.M." sold more than a million copies , said the label . '
@@ -218,7 +218,7 @@ def test_bad_input_on_the_command_line(tmp_path):
 
 
 def test_python_docs_are_pythons_docs(tmp_path):
-    paths = corpora.prepare_python_docs(tmp_path)
+    paths = python_sources.prepare_python_docs(tmp_path)
     train, validation = read(paths["train"]), read(paths["validation"])
     rows = train + validation
     assert sum(map(len, rows)) > 1_000_000
@@ -264,7 +264,7 @@ def test_python_docs_of_a_small_library(tmp_path, monkeypatch):
     ever_held_out = set()
     for seed in range(20):
         options = {"min_length": 1, "validation_fraction": 0.5, "seed": seed, "overwrite": True}
-        paths = corpora.prepare_python_docs(tmp_path / "out", **options)
+        paths = python_sources.prepare_python_docs(tmp_path / "out", **options)
         train, validation = read(paths["train"]), read(paths["validation"])
         assert sorted(train + validation) == sorted(set.union(*documents))
         assert all(document <= set(train) or document <= set(validation) for document in documents)
@@ -274,7 +274,27 @@ def test_python_docs_of_a_small_library(tmp_path, monkeypatch):
 
     (tmp_path / "lib" / "pydoc_data" / "topics.py").unlink()
     with pytest.raises(corpora.CorpusError, match="came without its library's sources"):
-        corpora.prepare_python_docs(tmp_path / "none")
+        python_sources.prepare_python_docs(tmp_path / "none")
+
+
+def test_docstrings_of_packages_are_added_without_importing_them(tmp_path, monkeypatch, capsys):
+    for path, source in {
+        "some/__init__.py": "'Some.'\nraise RuntimeError('imported')\n",
+        "some/deep/one.py": "def f():\n    'One.'\n",
+        "some/template.py": "{{ name }} = this is no Python\n",
+        "some/tests/test_it.py": "'tested'",
+        "single.py": "'Single.'",
+    }.items():
+        (tmp_path / "site" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "site" / path).write_text(source)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    options = {"min_length": 1, "validation_fraction": 0}
+    plain = set(read(python_sources.prepare_python_docs(tmp_path / "plain", **options)["train"]))
+    more = read(python_sources.prepare_python_docs(tmp_path / "more", packages=["some", "single"], **options)["train"])
+    assert len(more) == len(set(more)) and set(more) - plain == {"Some.", "One.", "Single."}
+    assert re.search(r"template\.py: left out, this Python cannot read it \(.+\)", "".join(capsys.readouterr()))
+    with pytest.raises(corpora.CorpusError, match="--packages numpyy: nothing of that name is installed"):
+        python_sources.prepare_python_docs(tmp_path / "none", packages=["numpyy"])
 
 
 def test_python_code_is_pythons_functions_split_by_module(tmp_path, monkeypatch):
@@ -291,7 +311,7 @@ def test_python_code_is_pythons_functions_split_by_module(tmp_path, monkeypatch)
         (tmp_path / "lib" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "lib" / path).write_text(source, encoding="latin-1")
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "lib"))
-    paths = corpora.prepare_python_code(tmp_path / "out", min_length=1, validation_fraction=0.5)
+    paths = python_sources.prepare_python_code(tmp_path / "out", min_length=1, validation_fraction=0.5)
     train, validation = (read(paths[split]) for split in ("train", "validation"))
     modules = [
         {"def m(self):\n    def inner(): pass\n    return '\f'", "async def g(): pass"},
