@@ -66,6 +66,7 @@ class Run:
       predictions: in order of steps.
       bindings: {name in full: binding} of config.gin; empty where there is none.
       starts: what was recorded at each start: time, step, command, versions, machine.
+      has_ended: whether it was recorded that no number will follow.
       parameters: how many the model has; None where model-info.txt does not say.
     """
 
@@ -74,6 +75,7 @@ class Run:
     predictions: list[Prediction] = dataclasses.field(default_factory=list)
     bindings: Mapping[str, gin_text.Binding] = dataclasses.field(default_factory=dict)
     starts: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    has_ended: bool = False
     parameters: int | None = None
 
     @property
@@ -90,6 +92,9 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
+        """Whether it has ended, as far as can be told: of T5X's own runs, whether the last step has numbers."""
+        if self.starts:
+            return self.has_ended
         return self.total_steps is not None and self.last_step >= self.total_steps
 
     @property
@@ -127,7 +132,9 @@ def read(folder: str) -> Run:
     if "config.gin" in names:
         run.bindings = gin_text.read_config(os.path.join(folder, "config.gin"))
     if "starts.jsonl" in names:
-        run.starts = list(rows(os.path.join(folder, "starts.jsonl")))
+        lines = list(rows(os.path.join(folder, "starts.jsonl")))
+        run.starts = [line for line in lines if "ended" not in line]
+        run.has_ended = bool(lines) and "ended" in lines[-1]
     if "model-info.txt" in names:
         text = files.read_text(os.path.join(folder, "model-info.txt"))
         counted = re.search(r"Total number of parameters: (\d+)", text)

@@ -22,7 +22,8 @@ def test_the_latest_evaluation_is_kept_whole(micro_run):
 def test_a_run_says_how_it_was_started_and_the_memory_it_has(micro_run):
     model_dir, done = micro_run
     assert done.stderr.splitlines()[-1].endswith(f"t5xpg report {model_dir} --html report.html")
-    (start,) = map(json.loads, (model_dir / "starts.jsonl").read_text(encoding="utf-8").splitlines())
+    start, end = map(json.loads, (model_dir / "starts.jsonl").read_text(encoding="utf-8").splitlines())
+    assert end["step"] == 20 and end["ended"] > start["time"]
     assert start["step"] == 0 and start["command"].startswith("python -m t5xpg train ")
     found = event_files.curve_of(model_dir / "train", "memory/")
     assert {step for _, step in found} == {5, 10, 15, 20}

@@ -67,7 +67,8 @@ def write_run(
     folder.mkdir(parents=True)
     (folder / "config.gin").write_text(CONFIG.format(folder=str(folder), steps=steps, rate=rate, batch_size=batch_size))
     (folder / "model-info.txt").write_text("Total number of parameters: 1050624\n", encoding="utf-8")
-    (folder / "starts.jsonl").write_text(json.dumps(START) + "\n", encoding="utf-8")
+    ended = [{"ended": START["time"] + 3600, "step": steps}] if done in (None, steps) else []
+    (folder / "starts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [START, *ended]), encoding="utf-8")
     done = steps if done is None else done
     every, evaluated = max(1, steps // 40), max(1, steps // 4)
     lines = []

@@ -47,9 +47,20 @@ def test_a_run_that_counts_from_its_initial_checkpoint_ends_so_many_steps_later(
     config = (folder / "config.gin").read_text()
     (folder / "config.gin").write_text(config.replace("STEPS = 400", "STEPS = None") + "TRAIN_STEPS_RELATIVE = 300\n")
     found = reading.read(str(folder))
-    assert (found.total_steps, found.is_finished) == (300, True)
+    assert found.total_steps == 300
     found.starts[0]["step"] = 100
-    assert (found.total_steps, found.is_finished) == (400, False)
+    assert found.total_steps == 400
+
+
+def test_a_run_has_ended_when_it_says_so_after_its_last_evaluation(tmp_path):
+    folder = write_run(tmp_path / "run")
+    start, end = map(json.loads, (folder / "starts.jsonl").read_text(encoding="utf-8").splitlines())
+    for lines, is_finished in (([start, end], True), ([start], False), ([start, end, start], False)):
+        write_lines(folder / "starts.jsonl", *lines)
+        assert reading.read(str(folder)).is_finished is is_finished
+    (folder / "starts.jsonl").unlink()  # T5X's has none
+    assert reading.read(str(folder)).is_finished
+    assert not reading.read(str(write_run(tmp_path / "half", done=200))).is_finished
 
 
 def test_a_score_has_one_name_wherever_it_was_written(tmp_path):

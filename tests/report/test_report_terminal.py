@@ -67,9 +67,9 @@ def test_a_run_is_followed_until_it_has_ended(tmp_path, monkeypatch, capsys):
 
     def wait(seconds):
         seen.append((seconds, page.exists() and 'http-equiv="refresh"' in page.read_text(encoding="utf-8")))
-        (folder / "metrics.jsonl").write_bytes(
-            (write_run(tmp_path / f"done{len(seen)}") / "metrics.jsonl").read_bytes()
-        )
+        ended = write_run(tmp_path / f"done{len(seen)}")
+        for name in ("metrics.jsonl", "starts.jsonl"):
+            (folder / name).write_bytes((ended / name).read_bytes())
 
     monkeypatch.setattr(verb.time, "sleep", wait)
     assert main(["report", str(folder), "--html", str(page), "--follow"]) == 0

@@ -1,4 +1,4 @@
-"""starts.jsonl in MODEL_DIR: a line for each start of a run, with its command, machine and versions."""
+"""starts.jsonl in MODEL_DIR: a line for each start of a run, with its command, machine and versions, and its end."""
 
 from __future__ import annotations
 
@@ -24,9 +24,19 @@ PACKAGES = ("t5xpg", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "seqi
 def add(model_dir: str, step: int) -> None:
     """Adds this start, from `step` on; from process 0."""
     if jax.process_index() == 0:
-        path = os.path.join(model_dir, NAME)
-        before = files.read_text(path) if files.exists(path) else ""
-        files.write_whole(path, f"{before}{json.dumps(describe(step))}\n")
+        _add_line(model_dir, describe(step))
+
+
+def add_end(model_dir: str, step: int) -> None:
+    """Adds that the run has ended, after the last evaluation of `step`; from process 0."""
+    if jax.process_index() == 0:
+        _add_line(model_dir, {"ended": time.time(), "step": step})
+
+
+def _add_line(model_dir: str, line: dict) -> None:
+    path = os.path.join(model_dir, NAME)
+    before = files.read_text(path) if files.exists(path) else ""
+    files.write_whole(path, f"{before}{json.dumps(line)}\n")
 
 
 def describe(step: int) -> dict:
