@@ -7,6 +7,7 @@ same is read from TensorBoard's event files and from what SeqIO writes into infe
 from __future__ import annotations
 
 import ast
+import bisect
 import dataclasses
 import itertools
 import json
@@ -28,20 +29,24 @@ KINDS = ("train", "training_eval/", "inference_eval/")  # what a collection's na
 
 @dataclasses.dataclass
 class Series:
-    """One number over the steps of a run: steps rise, `times` are seconds since 1970."""
+    """One number over the steps of a run: steps rise, `times` are seconds since 1970.
+
+    Attributes:
+      in_order: whether a run writes it as it goes, so that what comes after a lower step is written over. Scores may be
+        of any checkpoint, one after the other.
+    """
+
+    in_order: bool = True
 
     steps: list[int] = dataclasses.field(default_factory=list)
     values: list[float] = dataclasses.field(default_factory=list)
     times: list[float] = dataclasses.field(default_factory=list)
 
     def add(self, step: int, value: float, time: float) -> None:
-        """Adds the newest number. A run that was taken up again at an earlier step writes over what came after."""
-        while self.steps and self.steps[-1] >= step:
-            for column in (self.steps, self.values, self.times):
-                column.pop()
-        self.steps.append(step)
-        self.values.append(value)
-        self.times.append(time)
+        """Adds the number written last. A run taken up again at an earlier step writes over what came after."""
+        first = bisect.bisect_left(self.steps, step)
+        end = len(self.steps) if self.in_order else bisect.bisect_right(self.steps, step)
+        self.steps[first:end], self.values[first:end], self.times[first:end] = [step], [value], [time]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,8 +181,9 @@ def series_of(found: Iterable[tuple[str, Number]]) -> dict[tuple[str, str], Seri
     series: dict[tuple[str, str], Series] = {}
     for collection, number in found:
         # Event files and metrics.jsonl name a task's score as SeqIO's TensorBoard logger does, its own files do not.
-        tag = number.tag.removeprefix("eval/") if collection.startswith("inference_eval/") else number.tag
-        series.setdefault((collection, tag), Series()).add(number.step, number.value, number.time)
+        is_score = collection.startswith("inference_eval/")
+        tag = number.tag.removeprefix("eval/") if is_score else number.tag
+        series.setdefault((collection, tag), Series(not is_score)).add(number.step, number.value, number.time)
     return series
 
 

@@ -42,6 +42,13 @@ def test_a_run_that_was_taken_up_again_earlier_has_its_new_numbers_alone(tmp_pat
     assert (series.steps, series.values) == ([10, 20, 25], [5, 7, 6])
 
 
+def test_scores_of_checkpoints_in_any_order_are_all_kept(tmp_path):
+    lines = [metrics_line("inference_eval/qa", step, {"em": value}) for step, value in ((20, 4), (10, 5), (20, 6))]
+    write_lines(tmp_path / "metrics.jsonl", *lines)
+    series = reading.read(str(tmp_path)).series["inference_eval/qa", "em"]
+    assert (series.steps, series.values) == ([10, 20], [5, 6])
+
+
 def test_a_run_that_counts_from_its_initial_checkpoint_ends_so_many_steps_later(tmp_path):
     folder = write_run(tmp_path / "run", done=300)
     config = (folder / "config.gin").read_text()
