@@ -71,12 +71,12 @@ def readable(ids: Sequence[int], vocabulary: Any) -> str:
     text = ""
     for shown, run in itertools.groupby(map(int, ids), special):
         tokens = list(run)
-        text += _decoded(tokens, vocabulary) if shown is None else shown * len(tokens)
+        text += decoded(tokens, vocabulary) if shown is None else shown * len(tokens)
     return text.strip()
 
 
-def _decoded(run: list[int], vocabulary: Any) -> str:
-    """Decodes ids of text, with the space before them, which SentencePiece leaves out."""
+def decoded(run: list[int], vocabulary: Any) -> str:
+    """Decodes ids of text, none of them special, with the space before them, which SentencePiece leaves out."""
     text = vocabulary.decode(run)
     if is_kind(vocabulary, "SentencePieceVocabulary"):
         return " " * vocabulary.tokenizer.id_to_piece(run[0]).startswith("▁") + text

@@ -101,30 +101,29 @@ def show_fillings(model_dir: str, recipe: Sequence[str], shown: int = 4, counted
     }
     for i in range(0, len(examples), -(-len(examples) // shown)):  # the first are of one text
         answers = {number: blank.ids for number, blank in truth[i].items()}
-        print(f"\n   text       {masked_text(inputs[i], vocabulary)}")
-        print(f"   truth      {filled(answers, answers, vocabulary)}")
+        print(f"\n   text       {filled(inputs[i], answers, answers, vocabulary)}")
         for name, fillings in guesses.items():
-            print(f"   {name:10} {filled(fillings[i], answers, vocabulary, mark='✓')}")
+            print(f"   {name:10} {filled(inputs[i], fillings[i], answers, vocabulary, mark='✓')}")
     print("\n" + "\n".join(summary(truth, guesses)))
+    print("   (one piece: what always answering with the commonest would get)")
 
 
 def summary(
     truth: Sequence[Mapping[int, Blank]], guesses: Mapping[str, Sequence[Mapping[int, list[int]]]]
 ) -> list[str]:
-    """Returns lines that say how many blanks are filled in as they were."""
-    lines = []
-    for kind, words_only in (("blanks", False), ("of them whole words", True)):
+    """Returns the lines of a table: what share of the blanks is filled in as it was, by each model and by one piece."""
+    lines = [f"   {'filled in as it was:':21}" + "".join(f"{name:>12}" for name in (*guesses, "one piece"))]
+    for kind, words_only in (("blanks", False), ("of them words", True)):
         asked = [
             (i, number, blank.ids)
             for i, example in enumerate(truth)
             for number, blank in example.items()
             if blank.is_word or not words_only
         ]
-        right = {name: sum(g[i].get(n) == ids for i, n, ids in asked) for name, g in guesses.items()}
+        right = [sum(guess[i].get(number) == ids for i, number, ids in asked) for guess in guesses.values()]
         commonest = max(Counter(tuple(ids) for _, _, ids in asked).values(), default=0)
-        shares = [f"the {name} model {count / max(len(asked), 1):.0%}" for name, count in right.items()]
-        always = f"always the commonest {commonest / max(len(asked), 1):.0%}"
-        lines.append(f"   {len(asked):,} {kind}, filled in as they were: {', '.join([*shares, always])}.")
+        shares = [f"{count / max(len(asked), 1):.0%}" for count in (*right, commonest)]
+        lines.append(f"   {f'{len(asked):,} {kind}':21}" + "".join(f"{share:>12}" for share in shares))
     return lines
 
 
@@ -162,14 +161,18 @@ def blanks(inputs: Sequence[int], targets: Sequence[int], vocabulary) -> dict[in
     return {number: Blank(ids, number in words and len(ids) == 1) for number, ids in truth.items()}
 
 
-def masked_text(inputs: Sequence[int], vocabulary) -> str:
-    from t5xpg.vocabularies import sentinels
+def filled(
+    inputs: Sequence[int], fillings: Mapping[int, list[int]], truth: Mapping[int, list[int]], vocabulary, mark: str = ""
+) -> str:
+    """Returns a masked text with what fills its blanks in, "the[ cat✓] sat[ in]"; what is as in truth is marked."""
+    from t5xpg.base import sentinels
 
-    return " ".join(sentinels.readable(inputs, vocabulary).split())
-
-
-def filled(fillings: Mapping[int, list[int]], truth: Mapping[int, list[int]], vocabulary, mark: str = "") -> str:
-    """Returns what fills the blanks in, `⟨0⟩the✓ ⟨1⟩a`, those as in truth marked; ␣ is a space, and · nothing."""
-    words = {number: vocabulary.decode(ids) or "␣" for number, ids in fillings.items() if ids}
-    marks = {number: mark for number, ids in truth.items() if fillings.get(number) == ids}
-    return " ".join(f"⟨{number}⟩{words.get(number, '·')}{marks.get(number, '')}" for number in truth)
+    text = ""
+    for token in inputs:
+        number = sentinels.to_number(token, vocabulary)
+        if number in truth:
+            ids = fillings.get(number, [])
+            text += f"[{sentinels.decoded(ids, vocabulary) if ids else '·'}{mark * (ids == truth[number])}]"
+        elif token != vocabulary.eos_id:
+            text += sentinels.decoded([token], vocabulary)
+    return " ".join(text.split())

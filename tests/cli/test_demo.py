@@ -54,9 +54,16 @@ def test_the_shares_are_of_what_was_asked():
         {0: demo.Blank([5], True), 1: demo.Blank([7], False)},
     ]
     guesses = {"trained": [{0: [5], 1: [6]}, {0: [4], 3: [7]}], "untrained": [{}, {1: [7, 7]}]}
-    first, second = demo.summary(truth, guesses)
-    assert "4 blanks" in first and "trained model 50%, the untrained model 0%, always the commonest 50%" in first
-    assert (
-        "2 of them whole words" in second
-        and "trained model 50%, the untrained model 0%, always the commonest 100%" in second
-    )
+    assert [line.split() for line in demo.summary(truth, guesses)] == [
+        ["filled", "in", "as", "it", "was:", "trained", "untrained", "one", "piece"],
+        ["4", "blanks", "50%", "0%", "50%"],
+        ["2", "of", "them", "words", "50%", "0%", "100%"],
+    ]
+
+
+def test_blanks_are_filled_in_where_they_are(vocabulary):
+    inputs = [*ids_of("▁a <0> ▁cat <1> s <2>", vocabulary), 1]
+    truth = {0: ids_of("▁sa", vocabulary), 1: ids_of("s", vocabulary), 2: ids_of("▁a", vocabulary)}
+    assert demo.filled(inputs, truth, truth, vocabulary) == "a[ sa] cat[s]s[ a]"
+    guess = {0: ids_of("▁sa", vocabulary), 1: ids_of("▁cat s", vocabulary)}
+    assert demo.filled(inputs, guess, truth, vocabulary, mark="✓") == "a[ sa✓] cat[ cats]s[·]"
