@@ -25,7 +25,18 @@ def one_line(error: BaseException) -> str:
         return recipes.how_to_give(recipes.macros_not_set())
     # gin appends lines that say through which configurables the error came.
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return with_hint(lines[0]) if lines else type(error).__name__
+    return with_hint(the_line(lines)) if lines else type(error).__name__
+
+
+def the_line(lines: list[str]) -> str:
+    """Returns the line that says what happened, of a message whose first line does not: TensorFlow's of two kinds."""
+    if lines[0] == "in user code:":  # AutoGraph's, of a preprocessor: the frames, outermost first, and then the error
+        frames = [line for line in lines if line.startswith("File ")]
+        lines = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Warning)\b", line)] or lines[-1:]
+        return f"{lines[0]} (in a preprocessor of the task: {frames[-1].rstrip(' *')})" if frames else lines[0]
+    if len(lines) > 1 and lines[1].startswith("when reading "):  # of a store: the second line names the path
+        return f"{lines[0]}, {lines[1]}"
+    return lines[0]
 
 
 def with_hint(line: str) -> str:
@@ -34,10 +45,14 @@ def with_hint(line: str) -> str:
         from t5xpg.base import memory  # JAX is loaded by then
 
         return f"{line.rstrip('.')}. Others may use the device too; else {memory.LESS}, or {memory.MORE_DEVICES}."
+    if "gs://t5-data/vocabs" in line:
+        return (
+            f"{line}. T5X's models name this vocabulary; bind VOCABULARY to the task's own, or to a file that is here."
+        )
     for pattern, known in UNKNOWN.items():
         if found := re.match(pattern, line):
             hint = nearest.hint(found["name"], known(found))
-            return line.rstrip(".") + hint if hint else line
+            return line.rstrip(".") + hint if hint else line + NOT_NEAR.get(pattern, "")
     return line
 
 
@@ -66,11 +81,17 @@ def tasks(_: re.Match[str]) -> Iterable[str]:
     return [*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()]
 
 
+NO_TASK, NO_MODULE = r"No Task or Mixture found with name '(?P<name>.+)'", r"No module named '(?P<name>[\w.]+)'"
 UNKNOWN = {  # {what begins gin's or SeqIO's message: the names that there are}
     r"Configurable '(.*[./])?(?P<function>\w+)' doesn't have a parameter named '(?P<name>\w+)'": parameters,
     r"No configurable matching (reference )?'@?(.*/)?(?P<name>[\w.]+)(\(\))?'": configurables,
     r"Couldn't resolve selector \S+; <module '(?P<module>[\w.]+)'.*> has no attribute (?P<name>\w+)": attributes,
-    r"No Task or Mixture found with name '(?P<name>.+)'": tasks,
+    NO_TASK: tasks,
+    NO_MODULE: lambda _: [],
+}
+NOT_NEAR = {  # what to do where no name is near
+    NO_TASK: " Is its module imported, by the gin file or as MIXTURE_OR_TASK_MODULE?",
+    NO_MODULE: ". A module of yours is looked for in the working directory and in PYTHONPATH, not beside the gin file.",
 }
 
 

@@ -3,7 +3,9 @@
 import gin
 import pytest
 import seqio
+import tensorflow as tf
 
+from t5x import utils
 from t5xpg import tasks
 from t5xpg.cli import errors
 
@@ -79,3 +81,35 @@ def test_a_device_out_of_memory_is_told_what_needs_less():
     )
     told = errors.one_line(RuntimeError(said))
     assert told.startswith(said) and "lower BATCH_SIZE" in told and "num_partitions" in told
+
+
+def test_what_autograph_says_of_a_preprocessor_is_its_last_line():
+    rows = seqio.map_over_dataset(lambda line: {"targets": line["text"]})
+    with pytest.raises(TypeError) as refused:
+        rows(tf.data.Dataset.from_tensor_slices(["a line"]))
+    told = errors.one_line(refused.value)
+    assert str(refused.value).startswith("in user code:")
+    assert told.startswith("TypeError: Only integers") and "got 'text' (in a preprocessor of the task: File " in told
+
+
+def test_a_vocabulary_that_cannot_be_reached_is_named():
+    said = "libcurl code 6\n\t when reading metadata of gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
+    told = errors.one_line(OSError(said))
+    assert "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model. T5X's" in told and "bind VOCABULARY" in told
+
+
+def test_a_module_or_task_that_is_not_there_says_where_it_is_looked_for():
+    with pytest.raises(ModuleNotFoundError) as refused:
+        gin.parse_config(["from __gin__ import dynamic_registration", "import xyzzy_tasks"])
+    assert "'xyzzy_tasks'. A module of yours is looked for in the working directory" in errors.one_line(refused.value)
+    with pytest.raises(ValueError) as refused:
+        seqio.get_mixture_or_task("xyzzy")
+    assert errors.one_line(refused.value).endswith("MIXTURE_OR_TASK_MODULE?")
+
+
+def test_a_split_that_a_source_has_not_is_answered_with_those_that_it_has():
+    source = seqio.FunctionDataSource(lambda split, shuffle_files, seed=None: None, ["train", "validation"])
+    task = seqio.Task("two_splits", source, {"targets": seqio.Feature(seqio.ByteVocabulary())}, [])
+    cfg = utils.DatasetConfig(task, {"targets": 8}, "test", 1, False, None)
+    with pytest.raises(ValueError, match="two_splits has no split 'test', only train, validation; bind"):
+        utils.get_dataset(cfg, 0, 1, seqio.LMFeatureConverter)

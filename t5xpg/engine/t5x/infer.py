@@ -221,6 +221,7 @@ class InferenceData:
 
     def batch_spec(self, provider) -> tuple[dict[str, tuple[int, ...]], dict]:
         """Returns ({feature: shape}, {feature: dtype}) of a batch."""
+        datasets.check_split(self._cfg)
         _, features = self._read(provider)
         spec = features.element_spec
         shapes = {name: (self._cfg.batch_size, *feature.shape) for name, feature in spec.items()}

@@ -26,6 +26,7 @@ from t5x.embedded.contract import refuse_missing
 from t5x.embedded.datasets import (
     DatasetConfig,
     ShardedDatasetIterator,
+    check_split,
     get_zeros_batch_like_dataset,
     get_zeros_batch_like_spec,
     prepare_train_iter,
@@ -128,6 +129,7 @@ def get_dataset_inner(
     num_epochs: int | None = None,
 ) -> tf.data.Dataset:
     """Returns get_dataset's batches; the seed, which all processes must share, is given."""
+    check_split(cfg)
     logging.info("Reading %s, split %s, with seed %s", cfg.mixture_or_task_name, cfg.split, seed)
     provider = cfg.mixture_or_task_name
     provider = seqio.get_mixture_or_task(provider) if isinstance(provider, str) else provider
