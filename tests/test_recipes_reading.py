@@ -1,16 +1,17 @@
 """Recipes read without running them; and what `import` finds where the commands run."""
 
+import importlib.util
 import re
 import subprocess
 import sys
 
 import gin
 import pytest
-from command import run_fresh_t5xpg
 from conftest import TESTS
 
 import __main__
 from t5xpg import recipes
+from t5xpg.cli import demo
 from t5xpg.cli.main import main
 
 
@@ -132,8 +133,18 @@ def test_the_working_directory_comes_last(monkeypatch):
 # ---- The demo ----
 
 
+SMALL_DEMO = """
+import functools
+from t5xpg.cli import demo, main
+demo.PACKAGES, demo.SAMPLE_BYTES = demo.PACKAGES[3:4], 500_000
+demo.show_fillings = functools.partial(demo.show_fillings, counted=64)
+main.main()
+"""
+
+
 def test_the_demo_prepares_trains_and_shows_what_was_learned(tmp_path):
-    done = run_fresh_t5xpg("demo", "--dir", tmp_path, "--steps", "3")
+    words = [sys.executable, "-c", SMALL_DEMO, "demo", "--dir", str(tmp_path), "--steps", "3"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=TESTS.parent)
     assert done.returncode == 0, done.stderr
     headings = [line[:2] for line in done.stdout.splitlines() if line[:2] in ("1.", "2.", "3.", "4.", "5.")]
     assert headings == ["1.", "2.", "3.", "4.", "5."]
@@ -141,3 +152,7 @@ def test_the_demo_prepares_trains_and_shows_what_was_learned(tmp_path):
         assert len(re.findall(rf"^   {name:10} .*\[.+\]", done.stdout, re.MULTILINE)) == 4
     assert re.search(r"\d+ of them words( +\d+%){3}\n", done.stdout)
     assert (tmp_path / "run" / "checkpoint_3").is_dir() and (tmp_path / "report.html").is_file()
+
+
+def test_the_demos_packages_are_there():
+    assert len(demo.PACKAGES) == 5 and all(map(importlib.util.find_spec, demo.PACKAGES))
