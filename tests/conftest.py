@@ -16,6 +16,8 @@ os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+# Compiling for speed takes thrice as long. What users' runs give is held to T5X's numbers: see `compiled_for_speed`.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import emulators
 import pytest
@@ -106,6 +108,17 @@ def forget_tasks_and_bindings(tmp_path_factory):
             seqio.TaskRegistry.remove(name)
 
 
+@pytest.fixture(scope="module")
+def compiled_for_speed():
+    """In this module, programs are compiled as users' are."""
+    import jax
+
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 @pytest.fixture(scope="session")
 def micro_run(tmp_path_factory, corpus):
     """A finished run of tests/micro.gin: (its MODEL_DIR, the finished process)."""
@@ -165,4 +178,5 @@ def finetuned(tmp_path_factory, micro_run, pairs):
 def pytest_collection_modifyitems(items):
     """Puts the longest files first, so that no process ends up alone with one of them."""
     longest = ("test_resume", "test_processes", "test_other_numbers", "test_train", "test_stopping", "test_survival")
+    longest += ("test_partitioning", "test_golden", "test_commands", "test_runs_on_stores", "test_savedmodel")
     items.sort(key=lambda item: item.path.stem not in longest)

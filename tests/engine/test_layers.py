@@ -11,6 +11,8 @@ from flax import linen as nn
 from t5x.embedded import platforms
 from t5x.examples.t5 import layers
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 KEY = jax.random.PRNGKey(0)
 
 

@@ -17,6 +17,8 @@ from golden import record_predictions as golden
 from t5x import decoding, models
 from t5x.examples.t5 import network
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 RECORD = json.loads(golden.PATH.read_text())
 
 

@@ -15,6 +15,8 @@ from golden import record_network as golden
 
 from t5x.examples.t5 import layers, network
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 RECORD = json.loads(golden.PATH.read_text())
 KEY = jax.random.PRNGKey(0)
 

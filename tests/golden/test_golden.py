@@ -17,6 +17,7 @@ import pytest
 
 from golden import cases
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
 RECORD = json.loads(Path(__file__).with_name("training.json").read_text())
 FULLY_RECORDED = [name for name, case in cases.CASES.items() if case.tensors]
 RELATIVE_TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-3}

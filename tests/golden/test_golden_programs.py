@@ -7,6 +7,7 @@ import pytest
 
 from golden import program_runs
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
 RECORD = json.loads(Path(__file__).with_name("programs.json").read_text(encoding="utf-8"))
 
 
