@@ -284,7 +284,10 @@ class Model:
           ValueError: it is not a masked language model, the text has no mask, or its task has not one mask.
         """
         if not isinstance(self.model, mlm.EncoderOnlyModel):
-            raise ValueError(f"A {type(self.model).__name__} is not a masked language model.")
+            raise ValueError(
+                f"A {type(self.model).__name__} is not a masked language model. "
+                'One that learned span corruption fills in by `t5xpg predict RUN "Call me <extra_id_0>."`'
+            )
         if not isinstance(text, str):
             raise ValueError(f"text is a {type(text).__name__}; pass one text at a time.")
         vocabulary = self.model.output_vocabulary

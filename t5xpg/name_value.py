@@ -37,8 +37,17 @@ OWN_BINDINGS = {  # {a name that recipes can bind and T5X lacks: what it is}
 BINDINGS = {  # {a flag of other trainers: what does the same here}
     **dict.fromkeys(("steps", "max_steps", "train_steps", "num_train_steps"), "TRAIN_STEPS={}"),
     **dict.fromkeys(("batch_size", "train_batch_size"), "BATCH_SIZE={}"),
-    **dict.fromkeys(("learning_rate", "lr"), "utils.create_learning_rate_scheduler.base_learning_rate={}"),
+    "per_device_train_batch_size": "BATCH_SIZE={} (of all devices together)",
+    **dict.fromkeys(
+        ("learning_rate", "lr", "base_learning_rate"), "utils.create_learning_rate_scheduler.base_learning_rate={}"
+    ),
     "warmup_steps": "utils.create_learning_rate_scheduler.warmup_steps={}",
+    "num_train_epochs": "TRAIN_STEPS=STEPS (`t5xpg inspect` says how many steps an epoch takes)",
+    "gradient_accumulation_steps": "trainer.Trainer.num_microbatches={}",
+    "save_steps": "utils.SaveCheckpointConfig.period={}",
+    "save_total_limit": "utils.SaveCheckpointConfig.keep={}",
+    "eval_steps": "train.eval_period={}",
+    "logging_steps": "train.stats_period={}",
     "model_dir": "MODEL_DIR={}",
     "output_dir": "MODEL_DIR={0} (for eval EVAL_OUTPUT_DIR={0}, for infer INFER_OUTPUT_DIR={0})",
     "seed": "RANDOM_SEED={}",
@@ -71,7 +80,9 @@ def program_flags(arguments: Sequence[str], recipes: Path) -> list[str]:
             name = re.sub(r"^\w+_script\.", "", flag)  # what recipes import a program as; gin has it by its own name
             flags.append(f"--gin_bindings={name} = {gin_value(name, value)}")
         else:
-            raise ValueError(f"{argument!r} is neither a recipe (….gin) nor a binding (NAME=VALUE).")
+            ships = (recipes / "configs" / f"{argument}.gin").is_file()
+            hint = f"; did you mean configs/{argument}.gin?" if ships else "."
+            raise ValueError(f"{argument!r} is neither a recipe (….gin) nor a binding (NAME=VALUE){hint}")
     return [f"--gin_search_paths={','.join(search_paths)}", *flags]
 
 
@@ -140,16 +151,19 @@ def check_macros(bindings: Sequence[str]) -> None:
     """Checks the macros of `NAME = value` bindings; gin itself lets a misspelt TRAIN_STEPS pass.
 
     Raises:
-      ValueError: the parsed configuration does not refer to one, but does to a similar name. Without a similar name
-        it only prints a warning.
+      ValueError: the parsed configuration does not refer to one, but does to a similar name, or it is one of BINDINGS.
+        Without either it only prints a warning.
     """
     import gin
 
     used = set(re.findall(r"%(\w+)", gin.config_str()))
-    names = [match[1] for binding in bindings if (match := re.match(r"\s*(\w+)\s*=", binding))]
-    for name in names:
+    given = [match.groups() for binding in bindings if (match := re.match(r"\s*(\w+)\s*=\s*(.*)", binding))]
+    for name, value in given:
         if name in used:
             continue
+        written = BINDINGS.get(name.casefold(), "")
+        if written and name.casefold() not in map(str.casefold, used) and not written.startswith(f"{name}="):
+            raise ValueError(f"The recipe has no use for {name}; write {written.format(value)}")
         if hint := nearest.hint(name, used):
             raise ValueError(f"The recipe has no use for {name}{hint}")
         print(f"Warning: the recipe has no use for {name}; it uses {', '.join(sorted(used))}.", file=sys.stderr)

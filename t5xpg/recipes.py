@@ -200,10 +200,18 @@ def macros_not_set() -> list[str]:
     return re.findall(r"^(\w+) = %gin\.REQUIRED$", gin.config_str(), re.MULTILINE)
 
 
+MAKES = {  # {a macro for a file: the command that makes one}
+    "VOCABULARY_FILE": "`t5xpg tokenizer train`",
+    "TOKENIZER_FILE": "`t5xpg tokenizer train --model_type byte_level_bpe`",
+}
+
+
 def how_to_give(names: Sequence[str]) -> str:
     """Returns the line that asks for these macros."""
     are = "is" if len(names) == 1 else "are"
-    return f"{', '.join(names)} {are} not set; add {' '.join(f'{name}=VALUE' for name in names)} to the command line."
+    how = [f" {MAKES[name]} makes a {name}." for name in names if name in MAKES]
+    values = " ".join(f"{name}=VALUE" for name in names)
+    return f"{', '.join(names)} {are} not set; add {values} to the command line.{''.join(how)}"
 
 
 def recipes_root() -> Path:

@@ -75,6 +75,12 @@ def attributes(found: re.Match[str]) -> Iterable[str]:
     return [name for name in dir(sys.modules.get(found["module"])) if not name.startswith("_")]
 
 
+def shipped(_: re.Match[str]) -> Iterable[str]:
+    from t5xpg.cli import recipes as ship
+
+    return ship.shipped()
+
+
 def tasks(_: re.Match[str]) -> Iterable[str]:
     import seqio
 
@@ -86,6 +92,7 @@ UNKNOWN = {  # {what begins gin's or SeqIO's message: the names that there are}
     r"Configurable '(.*[./])?(?P<function>\w+)' doesn't have a parameter named '(?P<name>\w+)'": parameters,
     r"No configurable matching (reference )?'@?(.*/)?(?P<name>[\w.]+)(\(\))?'": configurables,
     r"Couldn't resolve selector \S+; <module '(?P<module>[\w.]+)'.*> has no attribute (?P<name>\w+)": attributes,
+    r"Unable to open file: (?P<name>\S+\.gin)\. Searched config paths": shipped,
     NO_TASK: tasks,
     NO_MODULE: lambda _: [],
 }

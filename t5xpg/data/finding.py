@@ -63,9 +63,14 @@ def _find_entry(entry: str) -> list[str]:
         if paths:
             return paths
     looked = " and ".join(stores.absolute(place) for place in places)
+    if not stores.is_url(entry) and (folders := [place for place in places if os.path.isdir(place)]):
+        raise MissingFileError(
+            f"no JSONL file for {entry!r}: the folder {stores.absolute(folders[0])} has none, nor Parquet or .json. "
+            f"If it holds plain text: t5xpg prepare text {shlex.quote(folders[0])}"
+        )
     raise MissingFileError(
-        f"no JSONL file for {entry!r}; looked at {looked}. Make it with `t5xpg prepare`, set "
-        f"{DATA_DIR_VARIABLE} to the folder that holds it, or pass files="
+        f"no JSONL file for {entry!r}; looked at {looked}. Mend the name, make the file with `t5xpg prepare`, or set "
+        f"{DATA_DIR_VARIABLE} to the folder that holds it"
     )
 
 

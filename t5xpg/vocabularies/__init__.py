@@ -43,8 +43,8 @@ def sentencepiece(path: str, extra_ids: int = 100) -> seqio.SentencePieceVocabul
     path = stores.plain(path)
     if not files.is_file(path):
         raise FileNotFoundError(
-            f"{path}: no SentencePiece model there. Pass the path of a .model file, "
-            "or use vocabularies.byte_vocabulary()"
+            f"{path}: no SentencePiece model there. Pass the path of a .model file (`t5xpg tokenizer train` makes "
+            "one), or use vocabularies.byte_vocabulary()"
         )
     kind = StoredSentencePieceVocabulary if stores.is_url(path) else seqio.SentencePieceVocabulary
     try:

@@ -83,6 +83,10 @@ RATE = "utils.create_learning_rate_scheduler.base_learning_rate"
         (["--train_steps", "10"], "--train_steps is not a flag of T5X's programs; write TRAIN_STEPS=10"),
         (["--batch-size", "8"], "--batch-size is not a flag of T5X's programs; write BATCH_SIZE=8"),
         (["--learning_rate=1e-3"], f"--learning_rate is not a flag of T5X's programs; write {RATE}=1e-3"),
+        (["--num_train_epochs", "3"], "write TRAIN_STEPS=STEPS (`t5xpg inspect` says how many steps an epoch takes)"),
+        (["--per_device_train_batch_size=8"], "write BATCH_SIZE=8 (of all devices together)"),
+        (["--save-steps", "50"], "write utils.SaveCheckpointConfig.period=50"),
+        (["byt5_tiny"], "nor a binding (NAME=VALUE); did you mean configs/byt5_tiny.gin?"),
         (["--model_dir=my runs"], "--model_dir is not a flag of T5X's programs; write MODEL_DIR='my runs'"),
         (["--output_dir", "a"], "write MODEL_DIR=a (for eval EVAL_OUTPUT_DIR=a, for infer INFER_OUTPUT_DIR=a)"),
         (["--output_dir"], "write MODEL_DIR=VALUE (for eval EVAL_OUTPUT_DIR=VALUE, for infer INFER_OUTPUT_DIR=VALUE)"),
@@ -95,7 +99,7 @@ def test_a_flag_of_other_trainers_is_answered_with_the_binding(words, said, caps
 
 
 def test_what_a_flag_is_answered_with_is_something_that_recipes_use(corpus, capsys):
-    given = {binding.format(7).split()[0] for binding in name_value.BINDINGS.values()}
+    given = {binding.format(7).split()[0] for binding in name_value.BINDINGS.values() if "{" in binding}
     settings = recipes.read(["configs/byt5_tiny.gin", f"FILES={corpus}", *given]).settings()
     assert (settings["total_steps"], settings["random_seed"], settings["model_dir"]) == (7, 7, "7")
     assert settings["train_dataset_cfg"].batch_size == 7
@@ -189,6 +193,23 @@ def test_a_misspelt_macro_is_refused_and_one_of_no_use_is_warned_of(parsed, caps
     assert not capsys.readouterr().err
     name_value.check_macros(["ELSEWHERE = 1"])
     assert "Warning: the recipe has no use for ELSEWHERE; it uses BATCH_SIZE, TRAIN_STEPS." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("binding", "said"),
+    [
+        ("learning_rate = 1e-3", f"no use for learning_rate; write {RATE}=1e-3"),
+        ("base_learning_rate = 0.1", f"no use for base_learning_rate; write {RATE}=0.1"),
+        ("LR = 0.1", f"no use for LR; write {RATE}=0.1"),
+        ("save_steps = 50", "no use for save_steps; write utils.SaveCheckpointConfig.period=50"),
+        ("train_steps = 5", "no use for train_steps; did you mean TRAIN_STEPS?"),
+    ],
+)
+def test_a_binding_by_another_trainers_name_is_refused_with_the_one_that_does_it(binding, said, parsed):
+    parsed(binding)
+    with pytest.raises(ValueError) as refused:
+        name_value.check_macros([binding])
+    assert str(refused.value) == f"The recipe has {said}"
 
 
 def test_macros_are_checked_when_either_engine_has_parsed_its_recipe():

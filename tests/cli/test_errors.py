@@ -63,8 +63,16 @@ def test_all_values_that_are_missing_are_named_at_once(parsed):
         parsed([f"{name} = %gin.REQUIRED" for name in macros], ["STEPS = 3"])
     assert errors.one_line(refused.value) == (
         "FILES, MODEL_DIR, VOCABULARY_FILE are not set; "
-        "add FILES=VALUE MODEL_DIR=VALUE VOCABULARY_FILE=VALUE to the command line."
+        "add FILES=VALUE MODEL_DIR=VALUE VOCABULARY_FILE=VALUE to the command line. "
+        "`t5xpg tokenizer train` makes a VOCABULARY_FILE."
     )
+
+
+def test_a_misspelt_recipe_is_answered_with_the_nearest():
+    with pytest.raises(OSError) as refused:
+        gin.parse_config_file("configs/byt5_tny.gin")
+    told = errors.one_line(refused.value)
+    assert "configs/byt5_tny.gin" in told and told.endswith("; did you mean configs/byt5_tiny.gin?")
 
 
 def test_seqios_unknown_task_is_answered_with_the_nearest():

@@ -33,6 +33,16 @@ def test_files_of_no_split_are_answered_in_their_own_names(files, advice):
     assert str(refused.value) == f"files={files!r} does not say for which split. Write FILES={advice}"
 
 
+def test_a_folder_of_text_is_answered_with_what_makes_jsonl_of_it(tmp_path):
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(finding.MissingFileError) as refused:
+        finding.find_files(str(tmp_path))
+    assert str(refused.value) == (
+        f"no JSONL file for '{tmp_path}': the folder {tmp_path} has none, nor Parquet or .json. "
+        f"If it holds plain text: t5xpg prepare text {tmp_path}"
+    )
+
+
 def test_the_splits_are_those_that_were_asked_for():
     with pytest.raises(ValueError, match="Write FILES=a_{split}.jsonl, where {split} stands for dev$"):
         finding.split_files("a_dev.jsonl", ["dev"])

@@ -93,7 +93,7 @@ def test_sentencepiece_with_sentinels_of_its_own(tmp_path):
 
 def test_missing_file(tmp_path):
     for path in (tmp_path / "none.model", tmp_path):
-        with pytest.raises(FileNotFoundError, match="no SentencePiece model there. Pass"):
+        with pytest.raises(FileNotFoundError, match="no SentencePiece model there. Pass .*`t5xpg tokenizer train`"):
             vocabularies.sentencepiece(str(path))
 
 
