@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from t5xpg.base import nearest
+from t5xpg.base import files, nearest
 
 DISTRIBUTED_FLAGS = {  # {T5X's flag: what clusters.join calls it}
     "--coordinator_address": "address",
@@ -80,7 +80,7 @@ def program_flags(arguments: Sequence[str], recipes: Path) -> list[str]:
             name = re.sub(r"^\w+_script\.", "", flag)  # what recipes import a program as; gin has it by its own name
             flags.append(f"--gin_bindings={name} = {gin_value(name, value)}")
         else:
-            ships = (recipes / "configs" / f"{argument}.gin").is_file()
+            ships = files.is_file(recipes / "configs" / f"{argument}.gin")
             hint = f"; did you mean configs/{argument}.gin?" if ships else "."
             raise ValueError(f"{argument!r} is neither a recipe (….gin) nor a binding (NAME=VALUE){hint}")
     return [f"--gin_search_paths={','.join(search_paths)}", *flags]

@@ -40,9 +40,12 @@ def test_each_program_is_told_by_what_its_recipe_binds(recipe, program, pairs):
 
 
 def test_all_values_that_are_missing_are_asked_for_at_once():
-    said = "FILES, VOCABULARY_FILE are not set; add FILES=VALUE VOCABULARY_FILE=VALUE to the command line."
-    with pytest.raises(ValueError, match=f"^{said}$"):
+    with pytest.raises(ValueError) as refused:
         recipes.read(["configs/t5_1_1_small.gin"])
+    assert str(refused.value) == (
+        "FILES, VOCABULARY_FILE are not set; add FILES=VALUE VOCABULARY_FILE=VALUE to the command line. "
+        "`t5xpg tokenizer train` makes a VOCABULARY_FILE."
+    )
 
 
 def test_the_users_own_script_is_left_alone(monkeypatch, corpus):

@@ -63,7 +63,7 @@ def _find_entry(entry: str) -> list[str]:
         if paths:
             return paths
     looked = " and ".join(stores.absolute(place) for place in places)
-    if not stores.is_url(entry) and (folders := [place for place in places if os.path.isdir(place)]):
+    if not stores.is_url(entry) and (folders := [place for place in places if stored.is_folder(place)]):
         raise MissingFileError(
             f"no JSONL file for {entry!r}: the folder {stores.absolute(folders[0])} has none, nor Parquet or .json. "
             f"If it holds plain text: t5xpg prepare text {shlex.quote(folders[0])}"
