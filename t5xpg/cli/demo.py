@@ -25,7 +25,7 @@ def register(verbs) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--dir", default="demo", help="where the corpus and the run go")
-    parser.add_argument("--steps", type=int, default=4000, help="training steps")
+    parser.add_argument("--steps", type=int, default=3400, help="training steps")
     parser.set_defaults(run=run)
 
 
