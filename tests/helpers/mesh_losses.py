@@ -1,7 +1,5 @@
 """Trains the same three steps on several meshes and prints {case: mesh, losses, shard of a kernel} as JSON.
 
-Where a case evaluates, that loss follows its three.
-
 With "gathered": the features of which a device fetches the whole batch when it is split into microbatches.
 
 A script, because XLA fixes the number of virtual CPU devices when a process starts.
@@ -45,15 +43,8 @@ def make_batches(count: int = 3) -> list[dict[str, np.ndarray]]:
     ]
 
 
-def losses(
-    num_microbatches: int | None = None, module=ONE_LAYER, evaluate: bool = True, arrays: str = "", **mesh
-) -> dict:
-    """Trains, and evaluates; with `arrays`, returns those too that the compiled step has on each device.
-
-    Args:
-      evaluate: not needed where another case's mesh has the same axes of the same sizes.
-      arrays: the pattern that they fit.
-    """
+def losses(num_microbatches: int | None = None, module=ONE_LAYER, arrays: str = "", **mesh) -> dict:
+    """Trains; with `arrays`, returns those too that the compiled step has on each device and that this pattern fits."""
     partitioner = partitioning.PjitPartitioner(**mesh)
     optimizer = adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules())
     model = models.EncoderDecoderModel(module, Vocabulary(), Vocabulary(), optimizer)
@@ -78,8 +69,7 @@ def losses(
     )
     with run:
         summaries = [run.train(iter([partitioner.shard_batch(batch)]), 1).result() for batch in batches]
-        if evaluate:
-            summaries.append(run.eval({"eval": batches})["eval"])
+        summaries.append(run.eval({"eval": batches})["eval"])
     layer = "encoder" if module is SCANNED else "layers_0"
     kernel = run.train_state.params["encoder"][layer]["mlp"]["wi_0"]["kernel"]
     found = {
@@ -112,7 +102,7 @@ def main() -> None:
         results = {
             "whole": losses(num_partitions=1),
             "fused": losses(module=FUSED, num_partitions=1),
-            "micro": losses(2, evaluate=False, num_partitions=1),
+            "micro": losses(2, num_partitions=1),
             "scanned": losses(module=SCANNED, num_partitions=1),
         }
     else:
@@ -121,11 +111,11 @@ def main() -> None:
             "data": losses(num_partitions=1),
             "both": losses(num_partitions=2),
             "model": losses(num_partitions=8),
-            "submesh": losses(evaluate=False, model_parallel_submesh=(2, 2, 1, 1)),
+            "submesh": losses(model_parallel_submesh=(2, 2, 1, 1)),
             "fused": losses(module=FUSED, num_partitions=2),
             "2d": losses(num_partitions=2, logical_axis_rules=both),
             "slices": losses(num_partitions=1, ici_mesh_shape=(2, 2, 2), dcn_mesh_shape=(1, 1, 1)),
-            "micro": losses(2, evaluate=False, num_partitions=4),
+            "micro": losses(2, num_partitions=4),
             "gathered": gathered_features(),
             "scanned": losses(module=SCANNED, arrays=r"f32\[2,8,12,[\d,]*\]", num_partitions=4),
             "spread": losses(module=SCANNED, arrays=r"f32\[16,12,\d+]", num_partitions=1, logical_axis_rules=spread),
