@@ -16,7 +16,8 @@ os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-# Compiling for speed takes thrice as long. What users' runs give is held to T5X's numbers: see `compiled_for_speed`.
+# Compiling for speed takes thrice as long. What is held to other programs' numbers, T5X's, optax's or transformers', is
+# compiled as users' programs are, by the fixture `compiled_for_speed`; the rest compares runs with each other.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import emulators

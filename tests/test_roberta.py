@@ -19,6 +19,8 @@ from t5xpg.hf.to_hf import write_model
 from t5xpg.roberta import Roberta, RobertaConfig
 from t5xpg.vocabularies import training
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 CONFIG = RobertaConfig(vocab_size=300, emb_dim=32, num_heads=4, num_layers=2, mlp_dim=48, max_length=24)
 TOKENS = np.random.default_rng(1).integers(1, 300, (3, 24), np.int32)
 TOKENS[1, 17:] = TOKENS[2, 9:] = 0

@@ -15,6 +15,8 @@ from jax.sharding import PartitionSpec
 from t5x import adafactor, optimizers
 from t5x.adafactor import Adafactor, FactorDim, HParamMap
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 RECORDED = json.loads(record_optim.PATH.read_text())
 BATCH, ROW, COLUMN, NONE = FactorDim.BATCH, FactorDim.ROW, FactorDim.COLUMN, FactorDim.NONE
 

@@ -11,6 +11,8 @@ from golden import record_decoding as toy
 
 from t5x import decoding
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 EOS = toy.EOS
 GOLDEN = json.loads(toy.GOLDEN.read_text())
 SKEWED = np.log([0.4, 0.03, 0.25, 0.15, 0.1, 0.07]).astype(np.float32)  # next-token logits; EOS is unlikely

@@ -14,6 +14,8 @@ from t5x.examples.t5 import network
 from t5x.interactive_model import InferenceType, InteractiveModel, T5XScriptType
 from t5xpg import recipes
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 LENGTHS = {"inputs": 38, "targets": 18}
 TARGETS = ("Ajay Tyagi", "C. S. Lewis", "29", "Jack Keil", "Journey")
 EXAMPLES = [{"input": f"nq question: who {i}", "target": target} for i, target in enumerate(TARGETS)]

@@ -11,6 +11,8 @@ from golden import record_optim
 
 from t5x import losses
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 RECORDED = json.loads(record_optim.PATH.read_text())
 VOCAB = 11
 

@@ -13,6 +13,8 @@ from golden import record_optim
 
 from t5x import losses, metrics
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 RECORDED = json.loads(record_optim.PATH.read_text())["metrics"]
 OURS = {"nats_per_token", "perplexity"}
 

@@ -15,6 +15,8 @@ from jax.sharding import PartitionSpec
 
 from t5x import adafactor, optimizers
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 RECORDED = json.loads(record_optim.PATH.read_text())["optimizers"]
 WRAPPED = {
     "adabelief": optax.adabelief,

@@ -17,6 +17,8 @@ from t5x.embedded import initialization, waiting
 from t5x.train_state import FlaxOptimTrainState
 from t5xpg.base import memory, stores
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 BATCH = {"x": np.arange(8.0, dtype=np.float32).reshape(4, 2)}
 RATE = jnp.float32(0.1)
 

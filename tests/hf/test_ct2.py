@@ -16,6 +16,8 @@ from t5xpg.hf import checkpoints, ct2, sample_text
 from t5xpg.search import Search
 from t5xpg.vocabularies import sentinels, tokenizer_json, training
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 ctranslate2 = pytest.importorskip("ctranslate2")
 
 LENGTHS = "TASK_FEATURE_LENGTHS={'inputs': 256, 'targets': 64}"  # longer than the relative positions tell apart

@@ -20,6 +20,8 @@ from conftest import PROSE, TESTS
 from flax.traverse_util import flatten_dict, unflatten_dict
 from hub_uploads import UploadServer
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 

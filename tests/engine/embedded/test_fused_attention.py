@@ -12,6 +12,8 @@ from golden import record_network as golden
 from t5x.embedded import fused_attention, masks, platforms
 from t5x.examples.t5 import layers, network
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 
 def plain(query, key, value, bias, mask):
     return layers._attend(query, key, value, masks.add_mask(mask, bias), query.dtype, False)

@@ -12,6 +12,8 @@ from golden import record_optim
 
 from t5x.embedded.learning_rates import create_learning_rate_scheduler, why_still_rising
 
+pytestmark = pytest.mark.usefixtures("compiled_for_speed")
+
 RECORDED = json.loads(record_optim.PATH.read_text())["learning_rates"]
 FACTORS = (
     "constant",
