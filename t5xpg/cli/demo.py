@@ -21,7 +21,7 @@ def register(verbs) -> None:
         "demo",
         help="prepare a corpus, train a tiny model on it, show what it learned",
         description="Trains a tiny T5 to fill in words, on the documentation of Python and of installed packages, and "
-        "shows what it fills in beside an untrained model. About five minutes on two CPU cores, with no network.",
+        "shows what it fills in beside an untrained model. Some four minutes on two CPU cores, with no network.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--dir", default="demo", help="where the corpus and the run go")
