@@ -8,6 +8,7 @@ kept unless `overwrite` is given.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -39,7 +40,7 @@ def write_jsonl(path: str | os.PathLike, rows: Iterable[dict]) -> int:
     leaves whatever was at `path`. Raises CorpusError when there is no row.
     """
     count = 0
-    with files.open_whole(path) as handle:
+    with full_disk_named(os.path.dirname(os.fspath(path)) or "."), files.open_whole(path) as handle:
         for count, row in enumerate(rows, 1):  # noqa: B007
             handle.write(json.dumps(row) + "\n")
         if not count:
@@ -55,7 +56,7 @@ def json_line(text: str) -> str:
 def write_pair(paths: dict[str, Path], rows: Iterable[tuple[bool, str]]) -> None:
     """Sends each (is it for validation?, line) to its file; both files appear together, after the last row."""
     counts = dict.fromkeys(paths, 0)
-    with contextlib.ExitStack() as stack:
+    with full_disk_named(str(paths["train"].parent)), contextlib.ExitStack() as stack:
         handles = {split: stack.enter_context(files.open_whole(path)) for split, path in paths.items()}
         for held_out, line in rows:
             split = "validation" if held_out else "train"
@@ -66,6 +67,17 @@ def write_pair(paths: dict[str, Path], rows: Iterable[tuple[bool, str]]) -> None
                 raise no_rows(paths[split], split, sum(counts.values()))
     for split, path in paths.items():
         report(path, counts[split])
+
+
+@contextlib.contextmanager
+def full_disk_named(folder: str, needs: str = "What was there stays") -> Iterator[None]:
+    """Raises a CorpusError that names the folder where its disk is full; `needs` says what there is to know of that."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise CorpusError(f"{folder}: its disk is full ({error.strerror}). {needs}; make room for it.") from error
 
 
 def no_rows(path: Path, split: str, rows: int) -> CorpusError:

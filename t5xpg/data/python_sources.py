@@ -8,7 +8,6 @@ validation gets up to `validation_fraction` of the characters; a row that occurs
 from __future__ import annotations
 
 import ast
-import functools
 import importlib.util
 import os
 import random
@@ -46,12 +45,14 @@ def prepare_python_docs(
     Returns {split: path}. Raises CorpusError where this Python came without its sources, or without a package.
     """
     library = _library()
-    found = {package: _package_sources(package) for package in packages}
+    sources = {"the standard library": _standard_sources(library)}
+    sources |= {package: _package_sources(package) for package in packages}
 
     def documents() -> Documents:
-        standard = _topics(library) | _modules(_standard_sources(library), _docstrings, "the standard library")
-        others = (_modules(sources, _docstrings, package) for package, sources in found.items())
-        return functools.reduce(dict.__or__, others, standard)
+        found = _topics(library)
+        for where, of_modules in sources.items():
+            found |= _modules(of_modules, _docstrings, where)
+        return found
 
     return _prepare(documents, output_dir, name, min_length, validation_fraction, seed, overwrite)
 
@@ -124,10 +125,14 @@ def _package_sources(name: str) -> dict[str, list[Path]]:
         raise CorpusError(
             f"--packages {name}: nothing of that name is installed in {sys.prefix}. Install it, or name others."
         )
-    if not spec.submodule_search_locations:
-        return {name: [Path(spec.origin or "")]}
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    return {f"{name}/{path.relative_to(folder).as_posix()}": [path] for path in _sources(folder)}
+    if spec.submodule_search_locations:
+        folder = Path(next(iter(spec.submodule_search_locations)))
+        found = {f"{name}/{path.relative_to(folder).as_posix()}": [path] for path in _sources(folder)}
+    else:
+        found = {name: [Path(spec.origin)]} if spec.origin and spec.origin.endswith(".py") else {}
+    if not found:
+        raise CorpusError(f"--packages {name}: it came without Python sources ({spec.origin}). Name others.")
+    return found
 
 
 def _standard_sources(library: Path) -> dict[str, list[Path]]:
@@ -181,8 +186,8 @@ def _rows(path: Path, rows_of: Callable[[str], list[str]]) -> list[str]:
     from tqdm import tqdm
 
     try:
-        return rows_of(_source(path)) if path.suffix == ".py" and path.is_file() else []
-    except (SyntaxError, UnicodeDecodeError) as error:  # a template, or for another Python
+        return rows_of(_source(path)) if path.is_file() else []
+    except (SyntaxError, ValueError) as error:  # a template, or for another Python
         tqdm.write(f"{path}: left out, this Python cannot read it ({error})")
         return []
 

@@ -6,7 +6,6 @@ One run at a time has it. A run that was killed leaves it behind, and the next o
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
@@ -16,10 +15,11 @@ from pathlib import Path
 from typing import IO
 
 from t5xpg.base import files, stores
-from t5xpg.data.corpora import CorpusError
+from t5xpg.data.corpora import CorpusError, full_disk_named
 
 _SUFFIX = ".preparing"
 _LOCK = "lock"
+TWICE = "A corpus takes its size twice while it is written"
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def working_folder(path: str | os.PathLike, name: str) -> Iterator[str]:
       CorpusError: another run writes it, or the disk is full.
     """
     if stores.is_url(path):
-        with tempfile.TemporaryDirectory(prefix="t5xpg-") as folder, _full_disk_named(folder):
+        with tempfile.TemporaryDirectory(prefix="t5xpg-") as folder, full_disk_named(folder, TWICE):
             yield folder
         return
     folder = os.path.join(os.path.dirname(stores.absolute(path)), f".{os.path.basename(name)}{_SUFFIX}")
@@ -42,22 +42,11 @@ def working_folder(path: str | os.PathLike, name: str) -> Iterator[str]:
     try:
         for left in set(os.listdir(folder)) - {_LOCK}:
             files.remove(os.path.join(folder, left))
-        with _full_disk_named(folder):
+        with full_disk_named(folder, TWICE):
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
-
-
-@contextlib.contextmanager
-def _full_disk_named(folder: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        found = f"{folder}: its disk is full ({error.strerror})"
-        raise CorpusError(f"{found}. A corpus takes its size twice while it is written; make room for it.") from error
 
 
 def is_inside(path: str) -> bool:

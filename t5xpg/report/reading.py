@@ -37,7 +37,6 @@ class Series:
     """
 
     in_order: bool = True
-
     steps: list[int] = dataclasses.field(default_factory=list)
     values: list[float] = dataclasses.field(default_factory=list)
     times: list[float] = dataclasses.field(default_factory=list)

@@ -1,6 +1,7 @@
 """Corpora to JSONL: the Hub's protocol over loopback, the user's files, Python's own docs, and what can go wrong."""
 
 import argparse
+import errno
 import inspect
 import io
 import itertools
@@ -204,6 +205,20 @@ def test_write_jsonl_takes_rows_one_at_a_time_and_refuses_none(tmp_path):
     assert [json.loads(line) for line in path.read_text().splitlines()] == [{"text": "a\nb"}, {"text": "ü", "id": 1}]
 
 
+def test_a_full_disk_is_named_and_what_was_there_stays(tmp_path):
+    def full():
+        yield {"text": "one"}
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    corpora.write_jsonl(path := tmp_path / "a_train.jsonl", [{"text": "before"}])
+    said = f"^{re.escape(str(tmp_path))}: its disk is full \\(No space left on device\\)\\. What was there stays"
+    with pytest.raises(corpora.CorpusError, match=said):
+        corpora.write_jsonl(path, full())
+    with pytest.raises(corpora.CorpusError, match=said):
+        corpora.write_pair({"train": path}, ((False, str(row)) for row in full()))
+    assert read(path) == ["before"] and os.listdir(tmp_path) == [path.name]
+
+
 # --- text files
 
 
@@ -293,6 +308,10 @@ def test_docstrings_of_packages_are_added_without_importing_them(tmp_path, monke
     more = read(python_sources.prepare_python_docs(tmp_path / "more", packages=["some", "single"], **options)["train"])
     assert len(more) == len(set(more)) and set(more) - plain == {"Some.", "One.", "Single."}
     assert re.search(r"template\.py: left out, this Python cannot read it \(.+\)", "".join(capsys.readouterr()))
+    (tmp_path / "site" / "null.py").write_text("'\0'")
+    assert read(python_sources.prepare_python_docs(tmp_path / "null", packages=["null"], **options)["train"])
+    with pytest.raises(corpora.CorpusError, match="--packages sys: it came without Python sources"):
+        python_sources.prepare_python_docs(tmp_path / "none", packages=["sys"])
     with pytest.raises(corpora.CorpusError, match="--packages numpyy: nothing of that name is installed"):
         python_sources.prepare_python_docs(tmp_path / "none", packages=["numpyy"])
 

@@ -345,9 +345,9 @@ class TrainingRun:
             signals.say_once("Stopped" + (told if saved == step else f"; the last steps were not saved, and {kept}."))
             signals.end_within(30, 128 + number)  # for the last scores, and for what was left behind
             raise SystemExit(128 + number)
-        run_starts.add_end(self._model_dir, step)
         lost = "" if saved == step else "the last of them were not saved, and "
         console.say(f"Trained {num_steps:,} steps in {seconds:,.0f} s; {lost}{kept}")
+        run_starts.add_end(self._model_dir, step)
 
 
 def run_actions(

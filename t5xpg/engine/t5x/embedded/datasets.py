@@ -168,14 +168,17 @@ def prepare_train_iter(
 
 
 def check_split(cfg: DatasetConfig) -> None:
-    """Raises ValueError where no source has the split; a cache says so itself, and TFDS, whose splits may be slices."""
+    """Raises ValueError where no source has the split.
+
+    Nothing is said of a cache, which says so itself, of TFDS, whose splits may be slices, or of sources that name none.
+    """
     provider = cfg.mixture_or_task_name
     provider = seqio.get_mixture_or_task(provider) if isinstance(provider, str) else provider
     tasks = seqio.get_subtasks(provider)
     if cfg.use_cached or any(isinstance(task.source, seqio.TfdsDataSource) for task in tasks):
         return
     splits = sorted({split for task in tasks for split in task.splits})
-    if cfg.split not in splits:
+    if splits and cfg.split not in splits:
         raise ValueError(
             f"{provider.name} has no split {cfg.split!r}, only {', '.join(splits)}; bind utils.DatasetConfig.split, "
             "in its scope where it has one (train/, train_eval/, infer_eval/)."
