@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import seqio
 import tensorflow as tf
+from flax import serialization
 
 from t5xpg import objectives
 from t5xpg.batchwise import examples, packing, stages, tokens
+from t5xpg.batchwise.examples import Lengths
 from t5xpg.batchwise.readers import CacheReader, JsonlReader, Reader, cached_files, parsed
 from t5xpg.batchwise.rows import Rows, Texts
 from t5xpg.batchwise.stages import Block, Way
@@ -30,51 +32,41 @@ _ITERATORS = 4  # that go on without restoring their place, at most
 _ID = 16  # bytes
 
 
-def examples_of(
-    task: JsonlTask,
-    use_cached: bool,
-    lengths: Mapping[str, int],
-    split: str,
-    shuffle: bool,
-    seed: int,
-    shard_info: seqio.ShardInfo,
-) -> Way:
+def examples_of(task: JsonlTask, cfg: Any, lengths: Lengths, seed: int, shard_info: seqio.ShardInfo) -> Way:
     """Returns the way from a task's rows, or those in its cache, to its examples, shuffled if asked for."""
-    vocabulary = task.output_features["targets"].vocabulary
+    vocabulary, split = task.output_features["targets"].vocabulary, cfg.split
+    use_cached = cfg.use_cached and task.supports_caching
     shards = cached_files(task.cache_dir, split) if use_cached else task.source.list_shards(split)
     in_source = len(shards) >= shard_info.num_shards
     share = (0, 1) if in_source else (shard_info.index, shard_info.num_shards)
-    info, order_seed = shard_info if in_source else None, seed if shuffle else None
+    info, order_seed = shard_info if in_source else None, seed if cfg.shuffle else None
     reader: Reader
     if use_cached:
         reader = CacheReader(task.cache_dir, split, order_seed, info)
         keep = task.get_cached_stats(split)["examples"] < MOST_ROWS_IN_MEMORY * shard_info.num_shards
-        tokenize = functools.partial(
-            parsed, features=[name for name, column in task.objective.key_map.items() if column]
-        )
+        features = [name for name, column in task.objective.key_map.items() if column]
+        tokenize = functools.partial(parsed, features=features)
     else:
         reader = JsonlReader(task.source, task.source.pieces(split, info), order_seed)
         keep = task.keeps_rows(split, shard_info)
         tokenize = functools.partial(_encoded, objective=task.objective, vocabulary=vocabulary)
     wanted = examples.Wanted(task.objective, vocabulary, lengths, task.seed_after_cache(seed))
     steps = examples.STEPS[type(task.objective)](wanted)
-    shuffled: list[Callable] = []
-    if shuffle:
-        shuffled = [stages.Shuffle(no_examples(lengths), task.shuffle_buffer_size, seed)]
-    return Way(stages.Portions(Way(Rows(reader, share, keep), [tokenize, *steps]), _EXAMPLES), shuffled)
+    portions = stages.Portions(Way(Rows(reader, share, keep), [tokenize, *steps]), _EXAMPLES)
+    nothing = no_examples(lengths)
+    return Way(portions, [stages.Shuffle(nothing, task.shuffle_buffer_size, seed)] if cfg.shuffle else [])
 
 
-def no_examples(lengths: Mapping[str, int]) -> Block:
+def no_examples(lengths: Lengths) -> Block:
     return {name: np.zeros([0, length], np.int32) for name, length in lengths.items()}
 
 
 def _encoded(texts: Texts, objective: objectives.Objective, vocabulary: seqio.Vocabulary) -> examples.Features:
-    columns = tokens.texts_of(texts, objective)
-    return {feature: tokens.encode(column, vocabulary) for feature, column in columns.items()}
+    return {feature: tokens.encode(column, vocabulary) for feature, column in tokens.texts_of(texts, objective).items()}
 
 
 def batches(
-    make_examples: Callable[[], Any], lengths: Mapping[str, int], converter: packing.Converter, pack: bool, size: int
+    make_examples: Callable[[], Any], lengths: Lengths, converter: packing.Converter, pack: bool, size: int
 ) -> tf.data.Dataset:
     """Returns endless batches of `size` rows, packed or padded, as a model reads them.
 
@@ -104,11 +96,11 @@ def batches(
         if way is None:
             way = new()
             if place:
-                way.place = stages.from_bytes(place[_ID:])
+                way.place = serialization.msgpack_restore(place[_ID:])
         made = way()
         name = uuid.uuid4().bytes
         kept.put(name, way)
-        return [name + stages.to_bytes(way.place), *(np.ascontiguousarray(made[key]) for key in names)]
+        return [name + serialization.msgpack_serialize(way.place), *(np.ascontiguousarray(made[key]) for key in names)]
 
     def scan(place: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         place, *made = numpy_function(go_on, [place], [tf.string, *(tf.int32 for _ in names)])

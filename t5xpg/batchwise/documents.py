@@ -9,27 +9,31 @@ import numpy as np
 import tensorflow as tf
 from t5.data import preprocessors as t5_preprocessors
 
-from t5xpg.batchwise.ragged import Ragged
-from t5xpg.batchwise.random_numbers import Seeds, WordStream, dataset_stream
+from t5xpg.batchwise.ragged import Ragged, places
+from t5xpg.batchwise.random_numbers import Seeds, dataset_stream
 from t5xpg.batchwise.stages import Stage
 
 _DOCUMENTS = 128  # in a text
 
 
-class SeedStream:
+class SeedStream(Stage):
     """The seeds that SeqIO gives the preprocessor of a task that is the `number`-th to ask for some, from 0.
+
+    A call gives those of the next examples.
 
     Args:
       seed: of the task's preprocessors; see `seqio.map_over_dataset`.
       number: of the preprocessor.
     """
 
-    def __init__(self, seed: int, number: int):
-        self._parts: list[WordStream] = [dataset_stream(seed + 2 * number + part) for part in (0, 1)]
+    kept = ("_given",)
 
-    def of(self, start: int, count: int) -> Seeds:
-        """Returns the seeds of examples start … start + count - 1."""
-        return [part.words(start, count) for part in self._parts]
+    def __init__(self, seed: int, number: int):
+        self._streams, self._given = [dataset_stream(seed + 2 * number + part) for part in (0, 1)], 0
+
+    def __call__(self, examples: int) -> Seeds:
+        start, self._given = self._given, self._given + examples
+        return [stream.words(start, examples) for stream in self._streams]
 
 
 class Chunks(Stage):
@@ -42,30 +46,28 @@ class Chunks(Stage):
       seeds: to choose a chunk with; None takes all.
     """
 
-    kept = ("_documents",)
-
     def __init__(self, length: int, seeds: SeedStream | None):
-        self._length, self._seeds, self._documents = length, seeds, 0
+        self._length, self._seeds = length, seeds
+        self.parts = [seeds] if seeds else []
 
     def __call__(self, documents: Ragged) -> Ragged:
         documents = nonempty(documents)
-        first, self._documents = self._documents, self._documents + len(documents.sizes)
         if self._seeds is None:
             return split(documents, self._length)
-        if not (documents.sizes > self._length).any():
-            return documents
-        return self._chosen(documents, self._seeds.of(first, len(documents.sizes)))
+        return self._chosen(documents, self._seeds(len(documents.sizes)))
 
     def _chosen(self, documents: Ragged, seeds: Seeds) -> Ragged:
         """Chooses as t5 does, by its own function for the few that are too long."""
+        if not (documents.sizes > self._length).any():
+            return documents
         begin, kept = np.zeros_like(documents.sizes), documents.sizes.copy()
         for number in np.flatnonzero(documents.sizes > self._length).tolist():
             pair = tf.constant([part[number] for part in seeds], tf.int64)
-            places = {"targets": tf.range(documents.sizes[number])}
+            numbers = {"targets": tf.range(documents.sizes[number])}
             with tf.device("CPU"):
-                chunk = t5_preprocessors.single_example_select_random_chunk(places, pair, {}, self._length)["targets"]
+                chunk = t5_preprocessors.single_example_select_random_chunk(numbers, pair, {}, self._length)["targets"]
             begin[number], kept[number] = int(chunk[0]), len(chunk)
-        place = np.arange(len(documents.values)) - np.repeat(documents.starts + begin, documents.sizes)
+        place = places(documents.sizes) - np.repeat(begin, documents.sizes)
         return Ragged(documents.values[(place >= 0) & (place < np.repeat(kept, documents.sizes))], kept)
 
 
@@ -103,8 +105,7 @@ def without_padding(sequences: Ragged) -> Ragged:
     if sequences.values.all():
         return sequences
     kept = without_zeros(sequences).sizes
-    place = np.arange(len(sequences.values)) - np.repeat(sequences.starts, sequences.sizes)
-    return Ragged(sequences.values[place < np.repeat(kept, sequences.sizes)], kept)
+    return Ragged(sequences.values[places(sequences.sizes) < np.repeat(kept, sequences.sizes)], kept)
 
 
 def split(texts: Ragged, tokens: int) -> Ragged:

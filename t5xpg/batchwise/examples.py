@@ -53,16 +53,13 @@ class Denoised(Stage):
       seeds: of the examples.
     """
 
-    kept = ("_examples",)
-
     def __init__(self, lengths: Lengths, eos: int | None, seeds: SeedStream):
         self._lengths, self._eos, self._seeds = lengths, eos, seeds
-        self._examples = 0
+        self.parts = [seeds]
 
     def __call__(self, parts: list[Part]) -> Block:
         count = sum(len(examples.sizes) for examples, _, _ in parts)
-        seeds = self._seeds.of(self._examples, count)
-        self._examples += count
+        seeds = self._seeds(count)
         block = {name: np.empty([count, length], np.int32) for name, length in self._lengths.items()}
         for examples, which, convert in parts:
             features = convert(examples, [x[which] for x in seeds])
@@ -100,19 +97,16 @@ class Drawn(Stage):
       seeds: of the texts.
     """
 
-    kept = ("_texts",)
-
     def __init__(self, objective: objectives.UL2, vocabulary: seqio.Vocabulary, length: int, seeds: SeedStream):
         denoisers = objective.denoisers(length, vocabulary)
-        self._seeds, self._texts = seeds, 0
+        self.parts, self._seeds = [seeds], seeds
         self._tokens = np.array([denoiser.tokens for denoiser in denoisers])
         self._logits = np.log([denoiser.rate for denoiser in denoisers]).astype(np.float32)
         self._converts = [_of_denoiser(denoiser, vocabulary) for denoiser in denoisers]
 
     def __call__(self, texts: Ragged) -> list[Part]:
         drawn, cut = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        seeds = np.stack(self._seeds.of(self._texts, len(texts.sizes)), 1)
-        self._texts += len(texts.sizes)
+        seeds = np.stack(self._seeds(len(texts.sizes)), 1)
         for seed, size in zip(seeds, texts.sizes.tolist(), strict=True):
             denoisers = categorical(seed[:, None], size // self._tokens.min() + 1, self._logits)[0]
             ends = np.cumsum(self._tokens[denoisers])

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from t5xpg.batchwise.random_numbers import categorical, dataset_stream
-from t5xpg.batchwise.stages import Block, Place, Stage, Way, joined, part, size
+from t5xpg.batchwise.stages import Block, Stage, Way, joined, part, size
 
 _CHOICES = 1024  # looked at at a time
 
@@ -23,20 +23,13 @@ class Mix(Stage):
       seed: of the choices.
     """
 
+    kept = ("_given", "_waiting")
+
     def __init__(self, tasks: Sequence[Way], empty: Block, rates: Sequence[float], seed: int):
-        self._tasks, self._words = tasks, dataset_stream(seed)
+        self.parts = self._tasks = tasks
+        self._words = dataset_stream(seed)
         self._logits = tf.math.log(tf.constant(rates, tf.float32)).numpy()
         self._waiting, self._given = [empty] * len(tasks), 0
-
-    @property
-    def place(self) -> Place:
-        return {"given": self._given, "waiting": self._waiting, "tasks": [task.place for task in self._tasks]}
-
-    @place.setter
-    def place(self, place: Place) -> None:
-        self._given, self._waiting = place["given"], list(place["waiting"])
-        for task, its_place in zip(self._tasks, place["tasks"], strict=True):
-            task.place = its_place
 
     def __call__(self) -> Block:
         words = self._words.words(2 * self._given, 2 * _CHOICES)
@@ -45,7 +38,8 @@ class Mix(Stage):
         lacking = [self._lacking(*pair) for pair in enumerate(numbers)]
         if min(lacking) < _CHOICES:
             task = int(np.argmin(lacking))
-            self._waiting[task] = joined(self._waiting[task], self._tasks[task]())
+            come = joined(self._waiting[task], self._tasks[task]())
+            self._waiting = [*self._waiting[:task], come, *self._waiting[task + 1 :]]
             lacking[task] = self._lacking(task, numbers[task])
         return self._take(chosen[: min(lacking)])
 

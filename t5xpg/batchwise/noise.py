@@ -62,8 +62,7 @@ def iid_mask(sizes: np.ndarray, density: float, seeds: Seeds) -> np.ndarray:
 
 def prefix_mask(sizes: np.ndarray, seeds: Seeds) -> np.ndarray:
     """Returns a mask of the first tokens, of at least one and not of the last; arguments as for `span_mask`."""
-    least = np.minimum(sizes - 1, 1)
-    prefix = integers(split_seeds(seeds, 1)[0], 1, least[:, None], sizes[:, None])[:, 0]
+    prefix = integers(split_seeds(seeds, 1)[0], 1, np.minimum(sizes - 1, 1)[:, None], sizes[:, None])[:, 0]
     return np.repeat(np.tile([True, False], len(sizes)), np.stack([prefix, sizes - prefix], 1).reshape(-1))
 
 

@@ -81,16 +81,15 @@ class WordStream:
         made = _philox([number, zero, counter & _LOW, counter >> _HIGH], [key & _LOW, key >> _HIGH])
         return _in_order(made)[0, start - 4 * first :][:count].astype(np.int64)
 
+    def of_iterator(self, number: int) -> WordStream:
+        """Returns those of the `number`-th iterator over a dataset with these, which are its iterators' seeds."""
+        return WordStream(*self.words(2 * number, 2).tolist())
+
 
 def dataset_stream(seed: int) -> WordStream:
     """Returns the elements of tf.data.Dataset.random(seed), under the global seed of this moment."""
-    return WordStream(*kernel_seeds(seed))
-
-
-def kernel_seeds(seed: int) -> tuple[int, int]:
-    """Returns the two seeds that tf.data gives its kernels for one seed, under the global seed of this moment."""
     first, second = tf.compat.v1.get_seed(seed)
-    return (int(first), int(second)) if (first, second) != (0, 0) else (0, 2**31 - 1)
+    return WordStream(*(int(first), int(second)) if (first, second) != (0, 0) else (0, 2**31 - 1))
 
 
 def _in_order(blocks: Sequence[np.ndarray]) -> np.ndarray:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from t5xpg.base import files
 from t5xpg.batchwise.ragged import Ragged
-from t5xpg.batchwise.random_numbers import WordStream, kernel_seeds
+from t5xpg.batchwise.random_numbers import dataset_stream
 from t5xpg.data.jsonl import Piece
 from t5xpg.data.sources import INTERLEAVED_PIECES, JsonlDataSource, WindowReader
 from t5xpg.data.stored_cache import RecordReader
@@ -29,13 +29,13 @@ class JsonlReader:
 
     def __init__(self, source: JsonlDataSource, pieces: list[Piece], seed: int | None):
         self._reader = WindowReader(pieces, source.columns, seed is not None)
-        self._words = None if seed is None else WordStream(*kernel_seeds(seed))
+        self._words = None if seed is None else dataset_stream(seed)
         self.columns, self.slots = list(source.columns), 1 if seed is None else INTERLEAVED_PIECES
 
     def epoch(self, number: int) -> list[tuple[int, int]]:
         """Returns the pieces in the order of an epoch, each with what decides the order within it."""
         # tf.data draws a number anew for each iterator over a source.
-        salt = 0 if self._words is None else int(_of_iterator(self._words, number).words(0, 1)[0])
+        salt = 0 if self._words is None else int(self._words.of_iterator(number).words(0, 1)[0])
         return [(piece, salt) for piece in self._reader.order(salt).tolist()]
 
     def window(self, piece: int, number: int, salt: int) -> Window:
@@ -60,13 +60,13 @@ class CacheReader:
     def __init__(self, folder: str | None, split: str, seed: int | None, shard_info: seqio.ShardInfo | None):
         paths = cached_files(folder, split)
         self._files = paths[shard_info.index :: shard_info.num_shards] if shard_info else paths
-        self._words = None if seed is None else WordStream(*kernel_seeds(seed))
+        self._words = None if seed is None else dataset_stream(seed)
         self._reader = RecordReader()
 
     def epoch(self, number: int) -> list[tuple[int, int]]:
         order = list(range(len(self._files)))
         if self._words is not None:  # tf.data's `shuffle` with room for all
-            words = _of_iterator(self._words, number).words(0, len(order)).tolist()
+            words = self._words.of_iterator(number).words(0, len(order)).tolist()
             for place, word in enumerate(words):
                 chosen = place + word % (len(order) - place)
                 order[place], order[chosen] = order[chosen], order[place]
@@ -75,11 +75,6 @@ class CacheReader:
     def window(self, piece: int, number: int, salt: int) -> Window:
         del salt  # records stay in their order
         return [self._reader(self._files[piece].encode(), np.int64(number))]
-
-
-def _of_iterator(dataset: WordStream, number: int) -> WordStream:
-    """Returns the words of the `number`-th iterator over a dataset: its seeds are words of the dataset's."""
-    return WordStream(*dataset.words(2 * number, 2).tolist())
 
 
 Reader = JsonlReader | CacheReader

@@ -45,18 +45,14 @@ def batches(
         return None
     lengths = {name: int(length) for name, length in cfg.task_feature_lengths.items()}
     tasks = seqio.get_subtasks(provider)
-    from_cache = [cfg.use_cached and task.supports_caching for task in tasks]
-    for task, use_cached in zip(tasks, from_cache, strict=True):
+    for task in tasks:
         if not isinstance(task.objective, objectives.Supervised):
             task.objective.check(lengths, task.output_features["targets"].vocabulary)
-        if not use_cached:
+        if not (cfg.use_cached and task.supports_caching):
             task.say_remarks(cfg.split, cfg.shuffle, shard_info)
 
     def make_examples() -> Way | Mix:
-        settings = cfg.shuffle, seed, shard_info
-        found = [
-            dataset.examples_of(*pair, lengths, cfg.split, *settings) for pair in zip(tasks, from_cache, strict=True)
-        ]
+        found = [dataset.examples_of(task, cfg, lengths, seed, shard_info) for task in tasks]
         if len(tasks) == 1:
             return found[0]
         return Mix(found, dataset.no_examples(lengths), [provider.get_rate(task) for task in tasks], seed)

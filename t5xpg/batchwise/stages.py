@@ -8,16 +8,15 @@ what it keeps: after it is restored, the same blocks make the same blocks.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import orjson
 
-from t5xpg.batchwise.random_numbers import WordStream, kernel_seeds
+from t5xpg.batchwise.random_numbers import dataset_stream
 
 Block = dict[str, np.ndarray]
-Place = dict[str, Any]  # of arrays, numbers, lists of them, and other places
+Place = dict[str, Any]  # of arrays, numbers, lists of them, and other places: what MessagePack knows
 
 
 class Stage:
@@ -25,18 +24,22 @@ class Stage:
 
     Attributes:
       kept: names of the attributes that are its place; arrays and lists are replaced, never written to.
+      parts: stages that it is made of, whose places are in its own.
     """
 
     kept: ClassVar[tuple[str, ...]] = ()
+    parts: Sequence[Stage] = ()
 
     @property
     def place(self) -> Place:
-        return {name: getattr(self, name) for name in self.kept}
+        return {name: getattr(self, name) for name in self.kept} | {"parts": [part.place for part in self.parts]}
 
     @place.setter
     def place(self, place: Place) -> None:
         for name in self.kept:
             setattr(self, name, place[name])
+        for part, its_place in zip(self.parts, place["parts"], strict=True):
+            part.place = its_place
 
 
 class Way(Stage):
@@ -47,22 +50,12 @@ class Way(Stage):
       steps: what each block goes through, stages or functions.
     """
 
-    def __init__(self, source: Callable[[], Any], steps: list[Callable]):
+    def __init__(self, source: Any, steps: Sequence[Any]):
         self._source, self._steps = source, steps
-        parts: list[Any] = [source, *steps]
-        self._stages = [part for part in parts if isinstance(part, Stage)]
+        self.parts = [part for part in [source, *steps] if isinstance(part, Stage)]
 
     def __call__(self) -> Any:
         return functools.reduce(lambda block, step: step(block), self._steps, self._source())
-
-    @property
-    def place(self) -> Place:
-        return {str(number): stage.place for number, stage in enumerate(self._stages)}
-
-    @place.setter
-    def place(self, place: Place) -> None:
-        for number, stage in enumerate(self._stages):
-            stage.place = place[str(number)]
 
 
 class Portions(Stage):
@@ -96,39 +89,6 @@ class Portions(Stage):
         return given
 
 
-def to_bytes(place: Place) -> bytes:
-    """Returns a place as bytes: what is in it as JSON, in which arrays are numbers, dtypes and shapes, then these."""
-    arrays: list[memoryview] = []
-
-    def described(array: object) -> dict[str, object]:
-        if not isinstance(array, np.ndarray):
-            raise TypeError  # as orjson asks for
-        arrays.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        return {"array": len(arrays) - 1, "dtype": array.dtype.str, "shape": array.shape}
-
-    words = orjson.dumps(place, described)
-    sizes = [len(words), *map(len, arrays)]
-    return b"".join([orjson.dumps(sizes), b"\n", words, *arrays])
-
-
-def from_bytes(content: bytes) -> Place:
-    """Returns the place that `to_bytes` was given."""
-    header, _, rest = content.partition(b"\n")
-    ends = np.cumsum(orjson.loads(header)).tolist()
-    parts = [memoryview(rest)[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-
-    def found(value: Any) -> Any:
-        if isinstance(value, list):
-            return [found(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        if "array" in value:
-            return np.frombuffer(parts[1 + value["array"]], value["dtype"]).reshape(value["shape"])
-        return {name: found(item) for name, item in value.items()}
-
-    return found(orjson.loads(parts[0]))
-
-
 def size(block: Mapping[str, np.ndarray]) -> int:
     return len(next(iter(block.values())))
 
@@ -154,8 +114,7 @@ class Shuffle(Stage):
 
     def __init__(self, examples: Block, size: int, seed: int):
         self._buffer, self._size, self._given = examples, size, 0
-        # An iterator's own seeds are the first words of the dataset's.
-        self._words = WordStream(*WordStream(*kernel_seeds(seed)).words(0, 2).tolist())
+        self._words = dataset_stream(seed).of_iterator(0)
 
     def __call__(self, block: Block) -> Block:
         every = joined(self._buffer, block)

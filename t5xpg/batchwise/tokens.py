@@ -53,12 +53,8 @@ def _sentencepiece(texts: Sequence[str], vocabulary: seqio.SentencePieceVocabula
 
 def _byte_level_bpe(texts: Sequence[str], vocabulary: ByteLevelBPEVocabulary) -> Ragged:
     made = vocabulary.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-    return _from_lists([encoding.ids for encoding in made])
-
-
-def _from_lists(lists: Sequence[list[int]]) -> Ragged:
-    values = [np.array(ids, np.int32) for ids in lists]
-    return Ragged(np.concatenate([np.zeros(0, np.int32), *values]), np.array([len(ids) for ids in lists], np.int64))
+    values = [np.array(encoding.ids, np.int32) for encoding in made]
+    return Ragged(np.concatenate([np.zeros(0, np.int32), *values]), np.array([len(ids) for ids in values], np.int64))
 
 
 KINDS: dict[type, Callable[[Sequence[str], seqio.Vocabulary], Ragged]] = {

@@ -18,7 +18,7 @@ import tensorflow as tf
 from t5xpg import objectives
 from t5xpg.batchwise import reading, tokens
 from t5xpg.batchwise.ragged import Ragged
-from t5xpg.batchwise.random_numbers import WordStream, kernel_seeds
+from t5xpg.batchwise.random_numbers import dataset_stream
 from t5xpg.data import sources
 from t5xpg.data.jsonl_task import JsonlTask
 from t5xpg.data.workers import advance
@@ -168,8 +168,7 @@ def _lists(sequences: Ragged) -> list[list[int]]:
 
 def _shuffled(blocks: Iterable[list[bytes]], seed: int) -> Iterator[bytes]:
     """Yields records as tf.data's `shuffle` does: one at random of those in a buffer, for which the next one comes."""
-    # An iterator's own seeds are the first words of the dataset's.
-    stream = WordStream(*WordStream(*kernel_seeds(seed)).words(0, 2).tolist())
+    stream = dataset_stream(seed).of_iterator(0)
     buffer: list[bytes] = []
     given = 0
     for block in blocks:
