@@ -89,8 +89,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         parser.print_help()
         sys.exit(2)  # as each verb alone does: a script that has lost its words has not succeeded
     args, rest = parser.parse_known_args(argv)
-    if rest and (not hasattr(args, "what") or any(word.startswith("-") for word in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         args.what += rest
     return args

@@ -38,6 +38,20 @@ class Parser(argparse.ArgumentParser):
         following = [NEXT[verb] for verb in self.prog.split()[1:2]]
         return "".join([super().format_help(), *(f"\nnext: {step}\n" for step in following)])
 
+    def parse_known_args(self, args=None, namespace=None):
+        """As argparse's; ends the process at an unknown word here, where the verb's own flags are known.
+
+        Texts, recipes and NAME=VALUE may stand behind a verb's flags: they are left to the caller.
+        """
+        namespace, rest = super().parse_known_args(args, namespace)
+        flags = [word for word in rest if word.startswith("-")]
+        if flags:
+            hint = nearest.hint(flags[0].partition("=")[0], self._option_string_actions)
+            self.exit(2, f"{self.prog}: error: there is no {flags[0]}{hint or f'; see {self.prog} --help.'}\n")
+        if rest and not hasattr(namespace, "what"):
+            self.exit(2, f"{self.prog}: error: {rest[0]!r} belongs to no flag; see {self.prog} --help.\n")
+        return namespace, rest
+
     def error(self, message: str) -> NoReturn:
         """Ends the process with status 2: in one line where a word is unknown, otherwise after the usage."""
         unknown = re.fullmatch(r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", message)

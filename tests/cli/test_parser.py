@@ -36,6 +36,12 @@ def test_no_verb_is_answered_with_help_and_what_to_do_first(capsys):
             ["tokenizer", "train", "--input", "a", "--output", "b", "--model_type", "unigrm"],
             "t5xpg tokenizer train: error: 'unigrm' is not a --model_type; did you mean unigram?",
         ),
+        (
+            ["predict", "runs/a", "x", "--batchsize", "4"],
+            "t5xpg predict: error: there is no --batchsize; did you mean --batch_size?",
+        ),
+        (["qa", "runs/squad", "Who?"], "t5xpg qa: error: 'Who?' belongs to no flag; see t5xpg qa --help."),
+        (["predict", "runs/a", "--xyzzy"], "t5xpg predict: error: there is no --xyzzy; see t5xpg predict --help."),
     ],
 )
 def test_an_unknown_word_is_answered_in_a_line_with_the_nearest(words, said, capsys):
