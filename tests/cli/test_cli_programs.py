@@ -1,5 +1,6 @@
 """Recipes and NAME=VALUE on the command line, and finding the recipes that ship."""
 
+import re
 import runpy
 import sys
 
@@ -86,6 +87,11 @@ RATE = "utils.create_learning_rate_scheduler.base_learning_rate"
         (["--num_train_epochs", "3"], "write TRAIN_STEPS=STEPS (`t5xpg inspect` says how many steps an epoch takes)"),
         (["--per_device_train_batch_size=8"], "write BATCH_SIZE=8 (of all devices together)"),
         (["--save-steps", "50"], "write utils.SaveCheckpointConfig.period=50"),
+        (["--weight_decay", "0.1"], "off whole, not times the learning rate)"),
+        (["--mlm_probability=0.3"], "write objectives.SpanCorruption.noise_density=0.3"),
+        (["--model_name_or_path", "t5"], "after `t5xpg import hf t5 OUT`, and train with OUT/model.gin"),
+        (["--train_file=a.jsonl"], "write FILES=… (with {split} in it, for train and validation)"),
+        (["--adam_beta1", "0.9"], "NAME=VALUE, and `t5xpg recipes show RECIPE.gin` lists it"),
         (["byt5_tiny"], "nor a binding (NAME=VALUE); did you mean configs/byt5_tiny.gin?"),
         (["--model_dir=my runs"], "--model_dir is not a flag of T5X's programs; write MODEL_DIR='my runs'"),
         (["--output_dir", "a"], "write MODEL_DIR=a (for eval EVAL_OUTPUT_DIR=a, for infer INFER_OUTPUT_DIR=a)"),
@@ -99,7 +105,10 @@ def test_a_flag_of_other_trainers_is_answered_with_the_binding(words, said, caps
 
 
 def test_what_a_flag_is_answered_with_is_something_that_recipes_use(corpus, capsys):
-    given = {binding.format(7).split()[0] for binding in name_value.BINDINGS.values() if "{" in binding}
+    bindings = [
+        words for words in name_value.BINDINGS.values() if re.match(r"[\w.]+={", words) and "adamw" not in words
+    ]
+    given = {words.format(0.3 if "density" in words else 7).split()[0] for words in bindings}
     settings = recipes.read(["configs/byt5_tiny.gin", f"FILES={corpus}", *given]).settings()
     assert (settings["total_steps"], settings["random_seed"], settings["model_dir"]) == (7, 7, "7")
     assert settings["train_dataset_cfg"].batch_size == 7
