@@ -31,6 +31,7 @@ ROWS = ("paragraphs", "lines", "file")
 
 _LARGE = 32 * 1024 * 1024  # bytes of input; less is done before other processes have started
 _FEW_BUCKETS = 256 * 1024 * 1024  # bytes of input; more wait in 256 buckets, which is more files to open
+_LONG_ROWS = 20_000  # characters, on average: more are seldom paragraphs
 _SAMPLED = 16  # of so many rows of a larger input one is looked into for the characters' scripts
 
 
@@ -117,7 +118,11 @@ def prepare_text(
             )
             tally, written = preparing.write(plan, settings, tasks, processes)
         _report(plan, written, shards > 0)
-        print("\n".join((*found.report(tally, min_length), *tally.report())), flush=True)
+        lines = [*found.report(tally, min_length), *tally.report()]
+        from_text = any(kind.startswith(".txt") for kind in tally.taken)
+        if rows == "paragraphs" and from_text and tally.characters > _LONG_ROWS * tally.taken.total():
+            lines.append("Rows end at empty lines, of which there are few: --rows lines makes a row of each line.")
+        print("\n".join(lines), flush=True)
     return {split: _pattern(paths) for split, paths in plan.items()}
 
 

@@ -184,6 +184,16 @@ def test_what_was_taken_and_skipped_is_said_by_suffix(tmp_path, capsys):
     ]
 
 
+@pytest.mark.parametrize(
+    ("rows", "suffix", "said"), [("paragraphs", "txt", 1), ("lines", "txt", 0), ("paragraphs", "jsonl", 0)]
+)
+def test_long_rows_of_files_without_empty_lines_are_told_of_lines(rows, suffix, said, tmp_path, capsys):
+    text = "a line of a text\n" * 2000
+    (tmp_path / f"a.{suffix}").write_text(text if suffix == "txt" else json.dumps({"text": text}) + "\n")
+    text_files.prepare_text([tmp_path / f"a.{suffix}"], tmp_path, rows=rows, name="made", validation_fraction=0)
+    assert capsys.readouterr().out.count("--rows lines makes a row of each line.\n") == said
+
+
 def test_utf_8_is_written_as_utf_8(tmp_path):
     text = "Blåbær 水 🦜 \u2028 \x85 \\u00e5"
     (tmp_path / "a.txt").write_text(text, encoding="utf-8")
