@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 
 from t5xpg.cli import export, search_flags
 
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
             inputs = [example["inputs"] for example in part]
             rng = jax.random.fold_in(jax.random.PRNGKey(args.seed or 0), number)
             with examples.warnings_named(done + 1, len(part)):
+                warn_of_masks(inputs)
                 predictions = model.decode(inputs, search, rng)
             for text, texts in zip(inputs, predictions, strict=True):
                 for prediction in texts:
@@ -82,6 +84,11 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         print(f"{args.output}: the predictions for {done:,} input{'s' * (done != 1)}")
     return 0
+
+
+def warn_of_masks(inputs: list[str]) -> None:
+    if any("<mask>" in text for text in inputs):
+        warnings.warn("<mask> is text to this model; what it fills in is <extra_id_0>, <extra_id_1>, …", stacklevel=2)
 
 
 def wants_jsonl(args: argparse.Namespace) -> bool:

@@ -13,13 +13,13 @@ from t5xpg.base import files
 FAMILIES = {"t5": "T5", "mt5": "mT5", "umt5": "umT5"}
 USE_T5 = """from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-model = AutoModelForSeq2SeqLM.from_pretrained("{name}")  # this folder
+model = AutoModelForSeq2SeqLM.from_pretrained("{name}")  # the path of this folder
 tokenizer = AutoTokenizer.from_pretrained("{name}")
 inputs = tokenizer("Call me <extra_id_0>.", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))"""
 USE_ROBERTA = """from transformers import pipeline
 
-pipeline("fill-mask", "{name}")("Call me <mask>.")  # this folder"""
+pipeline("fill-mask", "{name}")("Call me <mask>.")  # the path of this folder"""
 # The metrics to list of an evaluation with teacher forcing, in this order, if a run has them.
 TAGS = ("nats_per_token", "perplexity", "bits_per_byte", "accuracy")
 TAGS_OF_T5X = ("accuracy", "loss_per_nonpadding_target_token")

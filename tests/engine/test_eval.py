@@ -104,12 +104,15 @@ def test_the_latest_checkpoint_of_a_model_dir_with_teacher_forcing_too(finetuned
     assert list((tmp_path / "training_eval" / "pairs").glob("events*"))
 
 
-def test_bad_input_is_named(finetuned, pairs, tmp_path):
+def test_bad_input_is_named(finetuned, pairs, tmp_path, monkeypatch):
     arguments = settings(finetuned, pairs, tmp_path)
     with pytest.raises(ValueError, match="no split 'test'"):
         eval_program.evaluate(
             **arguments | {"dataset_cfg": dataclasses.replace(arguments["dataset_cfg"], split="test")}
         )
+    monkeypatch.setattr(eval_program, "InferenceEvaluator", lambda *_: types.SimpleNamespace(eval_tasks=[]))
+    with pytest.raises(ValueError, match="no metrics to evaluate 'validation' with; give the task metric_fns"):
+        eval_program.evaluate(**arguments)
     with pytest.raises(ValueError, match="no finished checkpoint"):
         eval_program.checkpoints_to_evaluate(RestoreCheckpointConfig(str(tmp_path), "latest"), "")
 

@@ -65,13 +65,12 @@ def evaluate(
     output_dir = stores.plain(output_dir)
     files.make_folder(output_dir)
     import_task_module(dataset_cfg.module)
+    datasets.check_split(dataset_cfg)
     summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
     evaluator = InferenceEvaluator(dataset_cfg, inference_evaluator_cls, model, partitioner, output_dir)
     if not evaluator.eval_tasks:
-        raise ValueError(
-            f"{dataset_cfg.mixture_or_task_name!r} has no metrics, or no split {dataset_cfg.split!r}, to evaluate; "
-            "give the task metric_fns, or bind utils.DatasetConfig.split."
-        )
+        name, split = dataset_cfg.mixture_or_task_name, dataset_cfg.split
+        raise ValueError(f"{name!r} has no metrics to evaluate {split!r} with; give the task metric_fns.")
     batch_size = dataset_cfg.batch_size
     initializer = train_state_initializer_cls(
         optimizer_def=None,
