@@ -16,8 +16,6 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from t5x.examples.scalable_t5 import network
 from t5x.examples.t5 import network as t5
 
-pytestmark = pytest.mark.usefixtures("compiled_for_speed")
-
 SIZES = dict(vocab_size=48, emb_dim=16, num_heads=2, head_dim=6, mlp_dim=40, num_encoder_layers=4, num_decoder_layers=3)
 KEY = jax.random.PRNGKey(0)
 TOKENS = jax.random.randint(KEY, (4, 24), 1, 48)

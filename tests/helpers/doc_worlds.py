@@ -165,10 +165,10 @@ CHECKPOINT = re.compile(r"(\S+?)/checkpoint_\d+")
 def small(words: list[str], folder: Path) -> list[str]:
     """Returns a command's words, with what makes its run small, and checkpoints' numbers that are there."""
     words = [CHECKPOINT.sub(lambda found: newest(folder, found), word) for word in words]
-    if words[0] not in ("train", "eval", "infer"):
-        return words
-    recipe = next(Path(word.removeprefix("--gin_file=")).name for word in words if word.endswith(".gin"))
-    return [*words, *SMALL[recipe]]
+    recipes = [Path(word.removeprefix("--gin_file=")).name for word in words if word.endswith(".gin")]
+    if words[0] in ("train", "eval", "infer"):
+        return [*words, *SMALL[recipes[0]]]
+    return [*words, *SMALL.get(recipes[0], ())] if words[0] == "check" else words
 
 
 def newest(folder: Path, found: re.Match) -> str:
