@@ -48,17 +48,20 @@ BINDINGS = {  # {a flag of other trainers: what does the same here}
     "save_total_limit": "utils.SaveCheckpointConfig.keep={}",
     "eval_steps": "train.eval_period={}",
     "logging_steps": "train.stats_period={}",
-    "weight_decay": "optimizers.adamw.weight_decay={0} where the optimizer is AdamW, as in configs/roberta_base.gin "
-    "(Adafactor's weight_decay_rate is taken off whole, not times the learning rate)",
-    **dict.fromkeys(("bf16", "fp16"), "network.T5Config.dtype=bfloat16 (the larger recipes have it)"),
-    **dict.fromkeys(("mlm_probability", "noise_density"), "objectives.SpanCorruption.noise_density={}"),
+    "weight_decay": "optimizers.adamw.weight_decay={} in a recipe with AdamW, as configs/roberta_base.gin; Adafactor's "
+    "is adafactor.Adafactor.weight_decay_rate, times the learning rate with weight_decay_rate_lr_exponent = 1",
+    **dict.fromkeys(("bf16", "fp16"), "network.T5Config.dtype=bfloat16 (the larger recipes and RoBERTa's have it)"),
+    "mlm_probability": "objectives.SpanCorruption.noise_density={} in a recipe with objective = "
+    "@objectives.SpanCorruption(), as configs/byt5_tiny.gin",
     **dict.fromkeys(
-        ("max_seq_length", "max_length", "max_source_length", "max_target_length", "block_size"),
-        "TASK_FEATURE_LENGTHS=\"{{'inputs': {0}, 'targets': …}}\" (`t5xpg check` says the targets' for {0} inputs)",
+        ("max_seq_length", "max_length", "max_source_length"),
+        "TASK_FEATURE_LENGTHS=\"{{'inputs': {}, 'targets': …}}\" (`t5xpg check` says what does not go with it)",
     ),
+    "max_target_length": "TASK_FEATURE_LENGTHS=\"{{'inputs': …, 'targets': {}}}\"",
     **dict.fromkeys(("train_file", "validation_file"), "FILES=… (with {{split}} in it, for train and validation)"),
-    "dataset_name": "FILES=… after `t5xpg prepare wikitext --dataset {}`",
-    "model_name_or_path": "MODEL_DIR=… after `t5xpg import hf {} OUT`, and train with OUT/model.gin",
+    "dataset_name": "FILES=… after `t5xpg prepare wikitext --dataset {} --name NAME`",
+    "model_name_or_path": "INITIAL_CHECKPOINT_PATH=… after `hf download {} --local-dir FOLDER` and `t5xpg import hf "
+    "FOLDER OUT`, which prints the command",
     "tokenizer_name": "VOCABULARY_FILE=… (`t5xpg tokenizer train` makes one; ByT5's recipes need none)",
     "resume_from_checkpoint": "nothing: with the MODEL_DIR of before a run goes on",
     "model_dir": "MODEL_DIR={}",
@@ -92,14 +95,14 @@ def program_flags(arguments: Sequence[str], recipes: Path) -> list[str]:
         elif "=" in argument:
             name = re.sub(r"^\w+_script\.", "", flag)  # what recipes import a program as; gin has it by its own name
             flags.append(f"--gin_bindings={name} = {gin_value(name, value)}")
-        elif flags and re.fullmatch(r"--?\w+", flags[-1]) and flags[-1] not in OWN_FLAGS | OTHER_FLAGS:
-            raise ValueError(
-                f"{flags[-1]} is not a flag of T5X's programs; what can be set is NAME=VALUE, and "
-                "`t5xpg recipes show RECIPE.gin` lists it"
-            )
         else:
             ships = files.is_file(recipes / "configs" / f"{argument}.gin")
             hint = f"; did you mean configs/{argument}.gin?" if ships else "."
+            if not ships and flags and re.fullmatch(r"--?[\w-]+", flags[-1]):
+                hint = (
+                    f", and {flags[-1]} takes none: T5X's flags are written --flag=value, what can be set in a recipe "
+                    "is NAME=VALUE, and `t5xpg recipes show RECIPE.gin` lists it"
+                )
             raise ValueError(f"{argument!r} is neither a recipe (….gin) nor a binding (NAME=VALUE){hint}")
     return [f"--gin_search_paths={','.join(search_paths)}", *flags]
 

@@ -90,7 +90,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         sys.exit(2)  # as each verb alone does: a script that has lost its words has not succeeded
     args, rest = parser.parse_known_args(argv)
     if rest:
-        args.what += rest
+        args.what += [word for word in rest if word != "--"]
     return args
 
 

@@ -44,12 +44,14 @@ class Parser(argparse.ArgumentParser):
         Texts, recipes and NAME=VALUE may stand behind a verb's flags: they are left to the caller.
         """
         namespace, rest = super().parse_known_args(args, namespace)
-        flags = [word for word in rest if word.startswith("-")]
+        words = rest[: rest.index("--")] if "--" in rest else rest
+        flags = [word for word in words if re.match(r"--?[a-zA-Z][\w-]*(=|$)", word)]
         if flags:
             hint = nearest.hint(flags[0].partition("=")[0], self._option_string_actions)
             self.exit(2, f"{self.prog}: error: there is no {flags[0]}{hint or f'; see {self.prog} --help.'}\n")
         if rest and not hasattr(namespace, "what"):
-            self.exit(2, f"{self.prog}: error: {rest[0]!r} belongs to no flag; see {self.prog} --help.\n")
+            where = f"belongs to no flag; words stand before the flags, see {self.prog} --help."
+            self.exit(2, f"{self.prog}: error: {rest[0]!r} {where}\n")
         return namespace, rest
 
     def error(self, message: str) -> NoReturn:

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 def warn_of_masks(inputs: list[str]) -> None:
     if any("<mask>" in text for text in inputs):
-        warnings.warn("<mask> is text to this model; what it fills in is <extra_id_0>, <extra_id_1>, …", stacklevel=2)
+        warnings.warn("<mask> is plain text; a T5 that learned span corruption fills in <extra_id_0>, …", stacklevel=2)
 
 
 def wants_jsonl(args: argparse.Namespace) -> bool:

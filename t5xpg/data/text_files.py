@@ -119,9 +119,9 @@ def prepare_text(
             tally, written = preparing.write(plan, settings, tasks, processes)
         _report(plan, written, shards > 0)
         lines = [*found.report(tally, min_length), *tally.report()]
-        from_text = any(kind.startswith(".txt") for kind in tally.taken)
+        from_text = all(kind.startswith(".txt") for kind in tally.taken)
         if rows == "paragraphs" and from_text and tally.characters > _LONG_ROWS * tally.taken.total():
-            lines.append("Rows end at empty lines, of which there are few: --rows lines makes a row of each line.")
+            lines.append("Rows end at empty lines, of which there are few; --rows lines makes a row of each line.")
         print("\n".join(lines), flush=True)
     return {split: _pattern(paths) for split, paths in plan.items()}
 

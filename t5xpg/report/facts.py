@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import shlex
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -97,6 +99,9 @@ def data(run: Run) -> list[Fact]:
             found.append(Fact(f"examples of {feature}", f"{series.values[-1]:,.1f}", "in a batch, packed"))
         if series := run.series.get(("train", f"non_padding_fraction/{part}")):
             found.append(Fact(f"padding of {feature}", f"{1 - series.values[-1]:.1%}", "in the latest batches"))
+    if run.bindings:
+        looked_into = shlex.join(["t5xpg", "inspect", os.path.join(run.folder, "config.gin"), "--html", "data.html"])
+        found.append(Fact("its examples", looked_into))
     return found
 
 

@@ -6,6 +6,7 @@ import sys
 
 import gin
 import pytest
+import seqio
 from command import run_fresh_t5xpg, run_t5xpg
 
 from t5xpg import name_value, recipes
@@ -87,11 +88,17 @@ RATE = "utils.create_learning_rate_scheduler.base_learning_rate"
         (["--num_train_epochs", "3"], "write TRAIN_STEPS=STEPS (`t5xpg inspect` says how many steps an epoch takes)"),
         (["--per_device_train_batch_size=8"], "write BATCH_SIZE=8 (of all devices together)"),
         (["--save-steps", "50"], "write utils.SaveCheckpointConfig.period=50"),
-        (["--weight_decay", "0.1"], "off whole, not times the learning rate)"),
-        (["--mlm_probability=0.3"], "write objectives.SpanCorruption.noise_density=0.3"),
-        (["--model_name_or_path", "t5"], "after `t5xpg import hf t5 OUT`, and train with OUT/model.gin"),
+        (["--weight_decay", "0.1"], "times the learning rate with weight_decay_rate_lr_exponent = 1"),
+        (["--mlm_probability=0.3"], "objective = @objectives.SpanCorruption(), as configs/byt5_tiny.gin"),
+        (
+            ["--model_name_or_path", "t5"],
+            "after `hf download t5 --local-dir FOLDER` and `t5xpg import hf FOLDER OUT`, which prints the command",
+        ),
         (["--train_file=a.jsonl"], "write FILES=… (with {split} in it, for train and validation)"),
         (["--adam_beta1", "0.9"], "NAME=VALUE, and `t5xpg recipes show RECIPE.gin` lists it"),
+        (["--adam-beta1", "0.9"], "NAME=VALUE, and `t5xpg recipes show RECIPE.gin` lists it"),
+        (["--logtostderr", "byt5_tiny"], "nor a binding (NAME=VALUE); did you mean configs/byt5_tiny.gin?"),
+        (["--max_target_length", "64"], "write TASK_FEATURE_LENGTHS=\"{'inputs': …, 'targets': 64}\""),
         (["byt5_tiny"], "nor a binding (NAME=VALUE); did you mean configs/byt5_tiny.gin?"),
         (["--model_dir=my runs"], "--model_dir is not a flag of T5X's programs; write MODEL_DIR='my runs'"),
         (["--output_dir", "a"], "write MODEL_DIR=a (for eval EVAL_OUTPUT_DIR=a, for infer INFER_OUTPUT_DIR=a)"),
@@ -105,15 +112,23 @@ def test_a_flag_of_other_trainers_is_answered_with_the_binding(words, said, caps
 
 
 def test_what_a_flag_is_answered_with_is_something_that_recipes_use(corpus, capsys):
-    bindings = [
-        words for words in name_value.BINDINGS.values() if re.match(r"[\w.]+={", words) and "adamw" not in words
-    ]
-    given = {words.format(0.3 if "density" in words else 7).split()[0] for words in bindings}
-    settings = recipes.read(["configs/byt5_tiny.gin", f"FILES={corpus}", *given]).settings()
+    bindings = {
+        flag: words.format(0.3 if "density" in words else 7).split()[0]
+        for flag, words in name_value.BINDINGS.items()
+        if re.match(r"[\w.]+=({[\d}]|bfloat16)", words)
+    }
+    adamw = bindings.pop("weight_decay")
+    settings = recipes.read(["configs/byt5_tiny.gin", f"FILES={corpus}", *bindings.values()]).settings()
+    task = seqio.get_mixture_or_task(settings["train_dataset_cfg"].mixture_or_task_name)
+    assert task.objective.noise_density == 0.3
+    assert settings["model"].module.config.dtype == "bfloat16"
     assert (settings["total_steps"], settings["random_seed"], settings["model_dir"]) == (7, 7, "7")
     assert settings["train_dataset_cfg"].batch_size == 7
     assert gin.get_configurable("create_learning_rate_scheduler")()(7) == 7.0
     assert not capsys.readouterr().err
+    gin.clear_config()
+    recipes.read(["configs/roberta_base.gin", f"FILES={corpus}", "TOKENIZER_FILE=a", adamw])
+    assert gin.query_parameter("optimizers.adamw.weight_decay") == 7
     gin.clear_config()
 
 

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from t5xpg.cli.main import main, make_parser
+from t5xpg.cli.main import main, make_parser, parse
 
 
 def ended(words: list[str]) -> int:
@@ -40,13 +40,30 @@ def test_no_verb_is_answered_with_help_and_what_to_do_first(capsys):
             ["predict", "runs/a", "x", "--batchsize", "4"],
             "t5xpg predict: error: there is no --batchsize; did you mean --batch_size?",
         ),
-        (["qa", "runs/squad", "Who?"], "t5xpg qa: error: 'Who?' belongs to no flag; see t5xpg qa --help."),
+        (
+            ["qa", "runs/squad", "Who?"],
+            "t5xpg qa: error: 'Who?' belongs to no flag; words stand before the flags, see t5xpg qa --help.",
+        ),
         (["predict", "runs/a", "--xyzzy"], "t5xpg predict: error: there is no --xyzzy; see t5xpg predict --help."),
     ],
 )
 def test_an_unknown_word_is_answered_in_a_line_with_the_nearest(words, said, capsys):
     assert ended(words) == 2
     assert capsys.readouterr().err == f"{said}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        (["x", "--step", "4", "y z"], ["x", "y z"]),
+        (["x", "--step", "4", "- a list item", "-5"], ["x", "- a list item", "-5"]),
+        (["--step", "4", "--", "-x", "--y"], ["-x", "--y"]),
+        (["--", "-x"], ["-x"]),
+    ],
+)
+def test_texts_may_stand_behind_flags_and_begin_with_a_dash(words, texts):
+    args = parse(["predict", "runs/a", *words])
+    assert args.what == texts and args.step == (4 if "--step" in words else None)
 
 
 def test_a_verb_that_is_like_none_gets_all_of_them(capsys):

@@ -111,6 +111,13 @@ def test_line_ends_in_a_prediction_are_escaped_or_json(predict, model, monkeypat
     ]
 
 
+def test_a_masked_word_of_another_family_is_answered_with_t5s(run_dir, model, monkeypatch, capsys):
+    monkeypatch.setattr(t5xpg.Model, "restore", lambda *_: model)
+    for text, said in (("Call me <mask>.", 1), ("Call me <extra_id_0>.", 0)):
+        assert main(["predict", run_dir, "--batch_size", "2", text]) == 0
+        assert capsys.readouterr().err.count("t5xpg: example 1: <mask> is plain text; a T5 that learned") == said
+
+
 def test_the_output_file_is_there_whole_or_not_at_all(predict, model, run_dir, tmp_path, capsys):
     (tmp_path / "in.txt").write_text("\n".join(TEXTS))
     out = predict("--file", "in.txt", "--temperature", "0", "--output", "out.jsonl")

@@ -111,7 +111,9 @@ def test_bad_input_is_named(finetuned, pairs, tmp_path, monkeypatch):
             **arguments | {"dataset_cfg": dataclasses.replace(arguments["dataset_cfg"], split="test")}
         )
     monkeypatch.setattr(eval_program, "InferenceEvaluator", lambda *_: types.SimpleNamespace(eval_tasks=[]))
-    with pytest.raises(ValueError, match="no metrics to evaluate 'validation' with; give the task metric_fns"):
+    with pytest.raises(
+        ValueError, match="pairs has no metrics to evaluate 'validation' with; give the task metric_fns"
+    ):
         eval_program.evaluate(**arguments)
     with pytest.raises(ValueError, match="no finished checkpoint"):
         eval_program.checkpoints_to_evaluate(RestoreCheckpointConfig(str(tmp_path), "latest"), "")

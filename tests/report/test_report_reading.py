@@ -232,6 +232,11 @@ def test_the_summary_has_the_latest_evaluation_and_sums_of_the_training(run):
     assert found["target tokens"].value == f"{sum(rates) * 2.5 * 0.98 / 1000:.3g}k"
 
 
+def test_the_data_are_named_with_the_command_that_looks_into_them(run):
+    found = {fact.name: fact for fact in facts.data(run)}
+    assert found["its examples"].value == f"t5xpg inspect {run.folder}/config.gin --html data.html"
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [

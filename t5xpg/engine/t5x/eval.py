@@ -65,12 +65,10 @@ def evaluate(
     output_dir = stores.plain(output_dir)
     files.make_folder(output_dir)
     import_task_module(dataset_cfg.module)
-    datasets.check_split(dataset_cfg)
     summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
     evaluator = InferenceEvaluator(dataset_cfg, inference_evaluator_cls, model, partitioner, output_dir)
     if not evaluator.eval_tasks:
-        name, split = dataset_cfg.mixture_or_task_name, dataset_cfg.split
-        raise ValueError(f"{name!r} has no metrics to evaluate {split!r} with; give the task metric_fns.")
+        raise ValueError(nothing_to_evaluate(dataset_cfg))
     batch_size = dataset_cfg.batch_size
     initializer = train_state_initializer_cls(
         optimizer_def=None,
@@ -115,6 +113,16 @@ def evaluate(
             multihost_utils.sync_global_devices(f"evaluated {path}")
             if jax.process_index() == 0:
                 note_done(done_file, path)
+
+
+def nothing_to_evaluate(dataset_cfg: datasets.DatasetConfig) -> str:
+    """Returns what its tasks lack, which SeqIO leaves out without a word."""
+    provider, split = dataset_cfg.mixture_or_task_name, dataset_cfg.split
+    provider = seqio.get_mixture_or_task(provider) if isinstance(provider, str) else provider
+    splits = sorted({each for task in seqio.get_subtasks(provider) for each in task.splits})
+    if split in splits:
+        return f"{provider.name} has no metrics to evaluate {split!r} with; give the task metric_fns."
+    return f"{provider.name} has no split {split!r}, only {', '.join(splits)}; bind utils.DatasetConfig.split."
 
 
 def checkpoints_to_evaluate(cfg: RestoreCheckpointConfig, done_file: str) -> list[str]:
