@@ -121,3 +121,12 @@ def test_a_split_that_a_source_has_not_is_answered_with_those_that_it_has():
     cfg = utils.DatasetConfig(task, {"targets": 8}, "test", 1, False, None)
     with pytest.raises(ValueError, match="two_splits has no split 'test', only train, validation; bind"):
         utils.get_dataset(cfg, 0, 1, seqio.LMFeatureConverter)
+
+
+def test_a_source_that_names_no_splits_is_read_as_seqio_reads_it():
+    rows = tf.data.Dataset.from_tensors({"targets": tf.constant([5, 6, 1])})
+    source = seqio.FunctionDataSource(lambda split, shuffle_files, seed=None: rows, ())
+    task = seqio.Task("no_splits", source, {"targets": seqio.Feature(seqio.ByteVocabulary())}, [])
+    cfg = utils.DatasetConfig(task, {"targets": 4}, "train", 1, False, None)
+    batch = next(utils.get_dataset(cfg, 0, 1, seqio.LMFeatureConverter, num_epochs=1).as_numpy_iterator())
+    assert batch["decoder_target_tokens"].tolist() == [[5, 6, 1, 0]]

@@ -177,7 +177,7 @@ def check_split(cfg: DatasetConfig) -> None:
     tasks = seqio.get_subtasks(provider)
     if cfg.use_cached or any(isinstance(task.source, seqio.TfdsDataSource) for task in tasks):
         return
-    splits = sorted({split for task in tasks for split in task.splits})
+    splits = sorted({split for task in tasks for split in task.source.splits or ()})  # the task's own raise for none
     if splits and cfg.split not in splits:
         raise ValueError(
             f"{provider.name} has no split {cfg.split!r}, only {', '.join(splits)}; bind utils.DatasetConfig.split, "
