@@ -6,11 +6,9 @@ All of it is arithmetic with sizes: the tokens stay one after the other as they 
 from __future__ import annotations
 
 import numpy as np
-import tensorflow as tf
-from t5.data import preprocessors as t5_preprocessors
 
 from t5xpg.batchwise.ragged import Ragged, places
-from t5xpg.batchwise.random_numbers import Seeds, dataset_stream
+from t5xpg.batchwise.random_numbers import Seeds, dataset_stream, integers, split_seeds
 from t5xpg.batchwise.stages import Stage
 
 _DOCUMENTS = 128  # in a text
@@ -39,7 +37,7 @@ class SeedStream(Stage):
 class Chunks(Stage):
     """Documents -> chunks of at most `length` tokens, of all of each document or of one chunk at random.
 
-    Documents without tokens are left out.
+    Documents without tokens are left out. A chunk is chosen as t5's `single_example_select_random_chunk` does.
 
     Args:
       length: of a chunk.
@@ -54,19 +52,12 @@ class Chunks(Stage):
         documents = nonempty(documents)
         if self._seeds is None:
             return split(documents, self._length)
-        return self._chosen(documents, self._seeds(len(documents.sizes)))
-
-    def _chosen(self, documents: Ragged, seeds: Seeds) -> Ragged:
-        """Chooses as t5 does, by its own function for the few that are too long."""
-        if not (documents.sizes > self._length).any():
+        seeds = self._seeds(len(documents.sizes))
+        if documents.sizes.max(initial=0) <= self._length:
             return documents
-        begin, kept = np.zeros_like(documents.sizes), documents.sizes.copy()
-        for number in np.flatnonzero(documents.sizes > self._length).tolist():
-            pair = tf.constant([part[number] for part in seeds], tf.int64)
-            numbers = {"targets": tf.range(documents.sizes[number])}
-            with tf.device("CPU"):
-                chunk = t5_preprocessors.single_example_select_random_chunk(numbers, pair, {}, self._length)["targets"]
-            begin[number], kept[number] = int(chunk[0]), len(chunk)
+        chunks = np.ceil(documents.sizes.astype(np.float32) / np.float32(self._length)).astype(np.int64)  # t5's count
+        begin = self._length * integers(split_seeds(seeds, 2)[1], 1, 0, chunks[:, None])[:, 0]
+        kept = np.minimum(documents.sizes - begin, self._length)
         place = places(documents.sizes) - np.repeat(begin, documents.sizes)
         return Ragged(documents.values[(place >= 0) & (place < np.repeat(kept, documents.sizes))], kept)
 

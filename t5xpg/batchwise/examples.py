@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from t5xpg.batchwise import noise
 from t5xpg.batchwise.documents import Chunks, Joined, SeedStream, nonempty, split, without_padding
 from t5xpg.batchwise.ragged import Ragged
 from t5xpg.batchwise.random_numbers import Seeds, categorical, floats, split_seeds, stateless_words
-from t5xpg.batchwise.stages import Block, Stage
+from t5xpg.batchwise.stages import THREADS, Block, Stage
 from t5xpg.objectives.documents import CHUNK
 from t5xpg.objectives.lengths import mask_counts
 from t5xpg.objectives.ul2 import Denoiser
@@ -30,7 +31,7 @@ Features = dict[str, Ragged]
 Convert = Callable[[Ragged, Seeds], Features]
 # Examples, which of a block's they are, and what makes their features.
 Part = tuple[Ragged, slice | np.ndarray, Convert]
-_TOKENS = 131_072  # of a part, at least 1 example: what stays in the cache of a core
+_TOKENS = 2**20
 
 
 def rows(features: Features, lengths: Lengths, eos: int | None = None) -> Block:
@@ -45,7 +46,7 @@ def rows(features: Features, lengths: Lengths, eos: int | None = None) -> Block:
 
 
 class Denoised(Stage):
-    """Parts -> a block of all their examples.
+    """Parts -> a block of all their examples, once a thread has made it.
 
     Args:
       lengths: of the features.
@@ -57,9 +58,11 @@ class Denoised(Stage):
         self._lengths, self._eos, self._seeds = lengths, eos, seeds
         self.parts = [seeds]
 
-    def __call__(self, parts: list[Part]) -> Block:
+    def __call__(self, parts: list[Part]) -> Future[Block]:
         count = sum(len(examples.sizes) for examples, _, _ in parts)
-        seeds = self._seeds(count)
+        return THREADS.submit(self._block, parts, count, self._seeds(count))
+
+    def _block(self, parts: list[Part], count: int, seeds: Seeds) -> Block:
         block = {name: np.empty([count, length], np.int32) for name, length in self._lengths.items()}
         for examples, which, convert in parts:
             features = convert(examples, [x[which] for x in seeds])
@@ -105,15 +108,13 @@ class Drawn(Stage):
         self._converts = [_of_denoiser(denoiser, vocabulary) for denoiser in denoisers]
 
     def __call__(self, texts: Ragged) -> list[Part]:
-        drawn, cut = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        seeds = np.stack(self._seeds(len(texts.sizes)), 1)
-        for seed, size in zip(seeds, texts.sizes.tolist(), strict=True):
-            denoisers = categorical(seed[:, None], size // self._tokens.min() + 1, self._logits)[0]
-            ends = np.cumsum(self._tokens[denoisers])
-            used = np.count_nonzero(ends - self._tokens[denoisers] < size)
-            drawn.append(denoisers[:used])
-            cut.append(np.diff(np.minimum(ends[:used], size), prepend=0))
-        examples, denoisers = Ragged(texts.values, np.concatenate(cut)), np.concatenate(drawn)
+        sizes = texts.sizes[:, None]
+        most = int(texts.sizes.max(initial=0) // self._tokens.min() + 1)
+        drawn = categorical(self._seeds(len(sizes)), most, self._logits)
+        ends = np.cumsum(self._tokens[drawn], axis=1)
+        begins = ends - self._tokens[drawn]
+        used = begins < sizes
+        denoisers, examples = drawn[used], Ragged(texts.values, (np.minimum(ends, sizes) - begins)[used])
         parts: list[Part] = []
         for number, (tokens, convert) in enumerate(zip(self._tokens.tolist(), self._converts, strict=True)):
             own, which = examples.of(denoisers == number), np.flatnonzero(denoisers == number)
@@ -251,7 +252,8 @@ def masked_lm_steps(wanted: Wanted) -> list[Callable]:
 
 
 def supervised_steps(wanted: Wanted) -> list[Callable]:
-    return [functools.partial(rows, lengths=wanted.lengths, eos=wanted.vocabulary.eos_id)]
+    make = functools.partial(rows, lengths=wanted.lengths, eos=wanted.vocabulary.eos_id)
+    return [lambda features: THREADS.submit(make, features)]
 
 
 def _targets(features: Features) -> Ragged:

@@ -14,7 +14,7 @@ Converter = Callable[[Block], Block]
 
 
 class Pack(Stage):
-    """Packs as `seqio.utils.trim_and_pack_dataset`: as many examples at a time, and so the same rows.
+    """Packs as many examples at a time as `seqio.utils.trim_and_pack_dataset`, and so into the same rows.
 
     Args:
       examples: a block without examples.
@@ -30,12 +30,13 @@ class Pack(Stage):
         every, at_a_time = joined(self._waiting, block), max(self._lengths.values())
         whole = size(every) // at_a_time * at_a_time
         self._waiting = part(every, slice(whole, None))
-        parts = [part(every, slice(start, start + at_a_time)) for start in range(0, whole, at_a_time)]
-        return joined(*(pack(examples, self._lengths) for examples in [part(every, slice(0)), *parts]))
+        return pack(part(every, slice(whole)), self._lengths)
 
 
 def pack(examples: Block, lengths: Mapping[str, int]) -> Block:
-    """Packs examples into rows, in their order; one with a feature that does not fit begins the next row.
+    """Packs examples into rows, in their order: one with a feature that does not fit begins the next row.
+
+    So does each after as many examples as the longest feature has tokens, which are what SeqIO packs at a time.
 
     Args:
       examples: {feature: int32 [examples, its length]}, padded with 0. A 0 within shortens an example by one, as in
@@ -68,7 +69,9 @@ def _first_of_rows(sizes: Mapping[str, np.ndarray], lengths: Mapping[str, int]) 
     # For a row that begins with each example, the first example that no longer fits: [examples].
     begins = {name: ends[name] - sizes[name] for name in lengths}
     too_much = [np.searchsorted(ends[name], begins[name] + lengths[name], side="right") for name in lengths]
-    after = np.min(too_much, 0).tolist()
+    at_a_time = max(lengths.values())
+    together = (np.arange(len(too_much[0])) // at_a_time + 1) * at_a_time  # where SeqIO packs the next ones
+    after = np.min([*too_much, together], 0).tolist()
     first, example = [], 0
     while example < len(after):
         first.append(example)

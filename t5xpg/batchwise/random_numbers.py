@@ -94,20 +94,25 @@ def dataset_stream(seed: int) -> WordStream:
 
 def _in_order(blocks: Sequence[np.ndarray]) -> np.ndarray:
     """[rows, blocks] of four words each -> uint32 [rows, 4 * blocks]."""
-    words = np.empty([*blocks[2].shape, 4], "<u4")
-    for number, part in enumerate(blocks):
-        words[..., number] = part
-    return words.reshape(len(words), -1)
+    words = np.stack(blocks, -1, dtype="<u4", casting="unsafe")
+    return words.reshape(len(words), 4 * words.shape[1])
 
 
 def _philox(counter: Sequence[np.ndarray], key: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Arrays that broadcast against each other; the results have their shape."""
-    a, b, c, d = counter
+    a, b, c, d = (np.array(part, order="C") for part in np.broadcast_arrays(*counter, *key)[:4])
     left, right = key
-    for _ in range(10):
-        from_a, from_c = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
-        a, b = (from_c >> _HIGH) ^ b ^ left, from_c & _LOW
-        c, d = (from_a >> _HIGH) ^ d ^ right, from_a & _LOW
+    high = np.empty_like(a)
+    for _ in range(10):  # in place: new arrays would take longer than what is done with them
+        a *= np.uint64(0xD2511F53)
+        c *= np.uint64(0xCD9E8D57)
+        b ^= np.right_shift(c, _HIGH, out=high)
+        b ^= left
+        c &= _LOW
+        d ^= np.right_shift(a, _HIGH, out=high)
+        d ^= right
+        a &= _LOW
+        a, b, c, d = b, c, d, a
         left = (left + np.uint64(0x9E3779B9)) & _LOW
         right = (right + np.uint64(0xBB67AE85)) & _LOW
     return [a, b, c, d]

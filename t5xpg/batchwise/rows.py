@@ -10,7 +10,7 @@ from t5xpg.batchwise.stages import Stage
 from t5xpg.data.sources import INTERLEAVED_ROWS
 
 Texts = dict[str, list]  # {column: texts, str, or what a cache has in place of them, bytes}
-_ROWS, _CHARACTERS = 2048, 2**20  # of a block, until either is reached
+_ROWS, _CHARACTERS = 4096, 2**21  # of a block, until either is reached
 _CLOSED = (-1, 0, 0, INTERLEAVED_ROWS)
 
 

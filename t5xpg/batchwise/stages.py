@@ -7,6 +7,7 @@ what it keeps: after it is restored, the same blocks make the same blocks.
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -14,8 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from t5xpg.batchwise.random_numbers import dataset_stream
+from t5xpg.data.workers import cores
 
 Block = dict[str, np.ndarray]
+THREADS = concurrent.futures.ThreadPoolExecutor(cores())  # for what is long and outside of Python's lock
+_AHEAD = 1  # blocks that threads make while one is given
 Place = dict[str, Any]  # of arrays, numbers, lists of them, and other places: what MessagePack knows
 
 
@@ -59,34 +63,37 @@ class Way(Stage):
 
 
 class Portions(Stage):
-    """Gives what a source gives in blocks of `most` at most.
+    """Gives what a source gives in blocks of `most` at most; threads make the next ones meanwhile.
 
     Its place is the source's before the block that it is giving, which is made again there, and how much is given.
+
+    Args:
+      source: gives a block, once it is made.
+      most: of a block.
     """
 
     def __init__(self, source: Way, most: int):
         self._source, self._most = source, most
-        self._before: Place | None = None
-        self._block: Block = {}
+        self._coming: list[tuple[Place, concurrent.futures.Future[Block]]] = []  # each with the place before it
         self._given = 0
 
     @property
     def place(self) -> Place:
-        return {"source": self._source.place if self._before is None else self._before, "given": self._given}
+        return {"source": self._coming[0][0] if self._coming else self._source.place, "given": self._given}
 
     @place.setter
     def place(self, place: Place) -> None:
         self._source.place, self._given = place["source"], place["given"]
-        self._before = None
+        self._coming = []
 
     def __call__(self) -> Block:
-        if self._before is None:
-            self._before, self._block = self._source.place, self._source()
+        while len(self._coming) <= _AHEAD:
+            self._coming.append((self._source.place, self._source()))
+        block = self._coming[0][1].result()
         start, self._given = self._given, self._given + self._most
-        given = part(self._block, slice(start, self._given))
-        if self._given >= size(self._block):
-            self._before, self._block, self._given = None, {}, 0
-        return given
+        if self._given >= size(block):
+            self._coming, self._given = self._coming[1:], 0
+        return part(block, slice(start, start + self._most))
 
 
 def size(block: Mapping[str, np.ndarray]) -> int:
@@ -122,14 +129,13 @@ class Shuffle(Stage):
         if new <= 0:
             self._buffer = every
             return part(block, slice(0))
-        offsets = (self._words.words(self._given, new) % self._size).tolist()
+        oldest = (self._given + np.arange(new)) % self._size
+        at = (oldest + self._words.words(self._given, new)) % self._size
         slots, chosen = list(range(self._size)), []
-        for number, offset in enumerate(offsets):
-            oldest = (self._given + number) % self._size
-            at = (oldest + offset) % self._size
-            chosen.append(slots[at])
-            slots[at] = slots[oldest]
-            slots[oldest] = self._size + number
+        for number, (first, other) in enumerate(zip(oldest.tolist(), at.tolist(), strict=True), self._size):
+            chosen.append(slots[other])
+            slots[other] = slots[first]
+            slots[first] = number
         self._given += new
         self._buffer = part(every, np.array(slots))
         return part(every, np.array(chosen))

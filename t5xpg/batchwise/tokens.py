@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -11,12 +10,11 @@ import tensorflow as tf
 
 from t5xpg import objectives
 from t5xpg.batchwise.ragged import Ragged
-from t5xpg.data.workers import cores
+from t5xpg.batchwise.stages import THREADS
 from t5xpg.vocabularies.bpe import ByteLevelBPEVocabulary
 from t5xpg.vocabularies.stored import StoredSentencePieceVocabulary
 
 _TEXTS = 256  # that a thread takes at a time
-_THREADS = concurrent.futures.ThreadPoolExecutor(cores())  # which TensorFlow keeps busy outside Python's lock
 
 
 def texts_of(rows: Mapping[str, list[str]], objective: objectives.Objective) -> dict[str, list[str]]:
@@ -48,7 +46,7 @@ def _sentencepiece(texts: Sequence[str], vocabulary: seqio.SentencePieceVocabula
             ids = vocabulary.tf_tokenizer.tokenize(tf.constant(texts[start : start + _TEXTS], tf.string))
             return Ragged(ids.values.numpy(), ids.row_lengths().numpy())
 
-    return Ragged.joined(_THREADS.map(part, range(0, max(len(texts), 1), _TEXTS)))
+    return Ragged.joined(THREADS.map(part, range(0, max(len(texts), 1), _TEXTS)))
 
 
 def _byte_level_bpe(texts: Sequence[str], vocabulary: ByteLevelBPEVocabulary) -> Ragged:

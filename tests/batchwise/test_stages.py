@@ -33,6 +33,23 @@ def moved(stage: Stage, new: Stage) -> Stage:
     return new
 
 
+def portions() -> stages.Portions:
+    return stages.Portions(stages.Way(Numbers(), [lambda block: stages.THREADS.submit(dict, block)]), 3)
+
+
+def test_portions_are_the_blocks_in_order_and_go_on_where_they_were():
+    way, given, places = portions(), [], []
+    for _ in range(12):
+        places.append(serialization.msgpack_serialize(way.place))
+        given.append(way()["x"].tolist())
+    assert list(itertools.chain(*given)) == list(range(len(list(itertools.chain(*given)))))
+    assert max(map(len, given)) == 3
+    for number, place in enumerate(places):
+        way = portions()
+        way.place = serialization.msgpack_restore(place)
+        assert [way()["x"].tolist() for _ in given[number:]] == given[number:]
+
+
 @pytest.mark.parametrize("seed", [0, 5, 2**31 + 1])
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_shuffled_as_tf_data_shuffles(seed, size):
