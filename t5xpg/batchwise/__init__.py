@@ -6,7 +6,7 @@ tasks that way; the embedded engine asks a `JsonlTask` for its `batches`. In the
 - `reading` says what is known here to the last bit, and leaves all else to SeqIO;
 - `readers` and `rows`: JSONL files or SeqIO's offline cache, by pieces that take turns, over and over;
 - `tokens`, `documents`, `examples`, `noise`: texts to ids, to examples of an objective;
-- `stages` (shuffling, and how a place is kept), `mixing`, `packing`: what becomes of any examples;
+- `stages` (making ahead, shuffling, and how a place is kept), `mixing`, `packing`: what becomes of any examples;
 - `dataset`: all of it as a tf.data.Dataset whose iterators TensorFlow saves and restores;
 - `random_numbers` and `ragged` are what the others are written in.
 """
