@@ -46,7 +46,7 @@ class Case(NamedTuple):
     shard: seqio.ShardInfo
     most_bytes_in_memory: int
     # Rows and characters that end a block, tokens of a part, and examples of a portion.
-    block: tuple[int, int, int, int] = (2048, 2**20, 131_072, 4096)
+    block: tuple[int, int, int, int] = (4080, 2**21, 2**20, 4096)
 
     def __str__(self) -> str:
         found = [f"{task.objective} of {task.source.files}" for task in seqio.get_subtasks(self.provider)]
@@ -155,8 +155,8 @@ def draw(number: int, seed: int, folder: Path, known: list[seqio.Vocabulary]) ->
     )
     shard = seqio.ShardInfo(rng.randrange(shards), shards)
     memory = rng.choice([0, JsonlDataSource.MOST_BYTES_IN_MEMORY])
-    most_rows, most_characters = rng.choice([60, 300, 2048]), rng.choice([300, 5000, 2**20])
-    block = most_rows, most_characters, rng.choice([200, 5000, 131_072]), rng.choice([7, 100, 4096])
+    most_rows, most_characters = rng.choice([60, 300, 4080]), rng.choice([300, 5000, 2**21])
+    block = most_rows, most_characters, rng.choice([200, 5000, 2**20]), rng.choice([7, 100, 4096])
     return Case(seqio.get_mixture_or_task(provider), cfg, converter_cls, shard, memory, block)
 
 

@@ -32,8 +32,11 @@ _ITERATORS = 4  # that go on without restoring their place, at most
 _ID = 16  # bytes
 
 
-def examples_of(task: JsonlTask, cfg: Any, lengths: Lengths, seed: int, shard_info: seqio.ShardInfo) -> Way:
-    """Returns the way from a task's rows, or those in its cache, to its examples, shuffled if asked for."""
+def examples_of(task: JsonlTask, cfg: Any, lengths: Lengths, seed: int, shard_info: seqio.ShardInfo, ahead: int) -> Way:
+    """Returns the way from a task's rows, or those in its cache, to its examples, shuffled if asked for.
+
+    So many blocks of examples are made ahead.
+    """
     vocabulary, split = task.output_features["targets"].vocabulary, cfg.split
     use_cached = cfg.use_cached and task.supports_caching
     shards = cached_files(task.cache_dir, split) if use_cached else task.source.list_shards(split)
@@ -52,7 +55,8 @@ def examples_of(task: JsonlTask, cfg: Any, lengths: Lengths, seed: int, shard_in
         tokenize = functools.partial(_encoded, objective=task.objective, vocabulary=vocabulary)
     wanted = examples.Wanted(task.objective, vocabulary, lengths, task.seed_after_cache(seed))
     steps = examples.STEPS[type(task.objective)](wanted)
-    portions = stages.Portions(Way(Rows(reader, share, keep), [tokenize, *steps]), _EXAMPLES)
+    rows = Rows(reader, share, keep, sum(lengths.values()))
+    portions = stages.Portions(Way(rows, [tokenize, *steps]), _EXAMPLES, ahead)
     nothing = no_examples(lengths)
     return Way(portions, [stages.Shuffle(nothing, task.shuffle_buffer_size, seed)] if cfg.shuffle else [])
 

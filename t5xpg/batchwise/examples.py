@@ -1,7 +1,7 @@
 """Tokens to examples: what `t5xpg.objectives` do one example at a time, for many.
 
 `STEPS` has the objectives that are known. For each, {feature: `Ragged`} of a block of rows, as tokenized, goes through
-stages that end in {feature: int32 [examples, its length]}, EOS included, padded with 0.
+stages whose last one says how to make {feature: int32 [examples, its length]}, EOS included, padded with 0.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from t5xpg.batchwise import noise
 from t5xpg.batchwise.documents import Chunks, Joined, SeedStream, nonempty, split, without_padding
 from t5xpg.batchwise.ragged import Ragged
 from t5xpg.batchwise.random_numbers import Seeds, categorical, floats, split_seeds, stateless_words
-from t5xpg.batchwise.stages import THREADS, Block, Stage
+from t5xpg.batchwise.stages import Block, Stage
 from t5xpg.objectives.documents import CHUNK
 from t5xpg.objectives.lengths import mask_counts
 from t5xpg.objectives.ul2 import Denoiser
@@ -31,7 +30,7 @@ Features = dict[str, Ragged]
 Convert = Callable[[Ragged, Seeds], Features]
 # Examples, which of a block's they are, and what makes their features.
 Part = tuple[Ragged, slice | np.ndarray, Convert]
-_TOKENS = 2**20
+_TOKENS = 2**20  # of a part, at least 1 example: enough for an operation to be longer than the wait for Python's lock
 
 
 def rows(features: Features, lengths: Lengths, eos: int | None = None) -> Block:
@@ -46,7 +45,7 @@ def rows(features: Features, lengths: Lengths, eos: int | None = None) -> Block:
 
 
 class Denoised(Stage):
-    """Parts -> a block of all their examples, once a thread has made it.
+    """Parts -> what makes a block of all their examples.
 
     Args:
       lengths: of the features.
@@ -58,9 +57,9 @@ class Denoised(Stage):
         self._lengths, self._eos, self._seeds = lengths, eos, seeds
         self.parts = [seeds]
 
-    def __call__(self, parts: list[Part]) -> Future[Block]:
+    def __call__(self, parts: list[Part]) -> Callable[[], Block]:
         count = sum(len(examples.sizes) for examples, _, _ in parts)
-        return THREADS.submit(self._block, parts, count, self._seeds(count))
+        return functools.partial(self._block, parts, count, self._seeds(count))
 
     def _block(self, parts: list[Part], count: int, seeds: Seeds) -> Block:
         block = {name: np.empty([count, length], np.int32) for name, length in self._lengths.items()}
@@ -252,8 +251,7 @@ def masked_lm_steps(wanted: Wanted) -> list[Callable]:
 
 
 def supervised_steps(wanted: Wanted) -> list[Callable]:
-    make = functools.partial(rows, lengths=wanted.lengths, eos=wanted.vocabulary.eos_id)
-    return [lambda features: THREADS.submit(make, features)]
+    return [lambda features: functools.partial(rows, features, wanted.lengths, wanted.vocabulary.eos_id)]
 
 
 def _targets(features: Features) -> Ragged:

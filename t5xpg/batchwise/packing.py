@@ -70,8 +70,8 @@ def _first_of_rows(sizes: Mapping[str, np.ndarray], lengths: Mapping[str, int]) 
     begins = {name: ends[name] - sizes[name] for name in lengths}
     too_much = [np.searchsorted(ends[name], begins[name] + lengths[name], side="right") for name in lengths]
     at_a_time = max(lengths.values())
-    together = (np.arange(len(too_much[0])) // at_a_time + 1) * at_a_time  # where SeqIO packs the next ones
-    after = np.min([*too_much, together], 0).tolist()
+    next_pack = (np.arange(len(too_much[0])) // at_a_time + 1) * at_a_time
+    after = np.min([*too_much, next_pack], 0).tolist()
     first, example = [], 0
     while example < len(after):
         first.append(example)

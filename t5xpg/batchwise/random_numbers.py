@@ -99,11 +99,13 @@ def _in_order(blocks: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _philox(counter: Sequence[np.ndarray], key: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Arrays that broadcast against each other; the results have their shape."""
-    a, b, c, d = (np.array(part, order="C") for part in np.broadcast_arrays(*counter, *key)[:4])
+    """Arrays that broadcast against each other; the results are new ones, of their shape."""
+    a, b, c, d = (np.array(part, order="C") for part in np.broadcast_arrays(*counter, *key)[:4])  # copies
     left, right = key
     high = np.empty_like(a)
-    for _ in range(10):  # in place: new arrays would take longer than what is done with them
+    # (a, b, c, d) <- (high(C c) ^ b ^ left, low(C c), high(A a) ^ d ^ right, low(A a)), in place: new arrays would take
+    # longer than what is done with them.
+    for _ in range(10):
         a *= np.uint64(0xD2511F53)
         c *= np.uint64(0xCD9E8D57)
         b ^= np.right_shift(c, _HIGH, out=high)

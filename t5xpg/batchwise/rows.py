@@ -10,7 +10,8 @@ from t5xpg.batchwise.stages import Stage
 from t5xpg.data.sources import INTERLEAVED_ROWS
 
 Texts = dict[str, list]  # {column: texts, str, or what a cache has in place of them, bytes}
-_ROWS, _CHARACTERS = 4096, 2**21  # of a block, until either is reached
+# Of a block, until one is reached: rows, characters, and tokens of rows that are as long as may be.
+_ROWS, _CHARACTERS, _TOKENS = 4096 - INTERLEAVED_ROWS, 2**21, 2**23
 _CLOSED = (-1, 0, 0, INTERLEAVED_ROWS)
 
 
@@ -21,12 +22,15 @@ class Rows(Stage):
       reader: of the pieces.
       share: (index, number of shares): the rows are dealt out in turn.
       keep: whether all epochs have the rows of the first, in its order, from memory.
+      longest: how many tokens an example of a row may have.
     """
 
-    kept = ("_epoch", "_opened", "_open", "_turn", "_dealt", "_remembered")
+    kept = ("_rows", "_characters", "_epoch", "_opened", "_open", "_turn", "_dealt", "_remembered")
 
-    def __init__(self, reader: Reader, share: tuple[int, int], keep: bool):
+    def __init__(self, reader: Reader, share: tuple[int, int], keep: bool, longest: int = 1):
         self._reader, self._share, self._keep = reader, share, keep
+        # In the place too, which tells blocks of this size.
+        self._rows, self._characters = min(_ROWS, -(-_TOKENS // longest)), _CHARACTERS
         self._memory: list[Texts] = []
         self._remembered = 0  # which of these blocks is the next
         self._begin(0)
@@ -56,9 +60,9 @@ class Rows(Stage):
         self._order = self._reader.epoch(self._epoch) if self._order is None else self._order
         block: Texts = {name: [] for name in self._reader.columns}
         texts, characters = next(iter(block.values())), 0
-        while len(texts) < _ROWS and characters < _CHARACTERS:
+        while len(texts) < self._rows and characters < self._characters:
             if self._open[self._turn][0] >= 0:
-                characters += self._take(block, self._order, _CHARACTERS - characters)
+                characters += self._take(block, self._order, self._characters - characters)
             elif self._opened < len(self._order):
                 self._put([self._opened, 0, 0, INTERLEAVED_ROWS])
                 self._opened += 1

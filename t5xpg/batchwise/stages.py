@@ -7,9 +7,10 @@ what it keeps: after it is restored, the same blocks make the same blocks.
 
 from __future__ import annotations
 
-import concurrent.futures
+import collections
 import functools
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,8 +19,7 @@ from t5xpg.batchwise.random_numbers import dataset_stream
 from t5xpg.data.workers import cores
 
 Block = dict[str, np.ndarray]
-THREADS = concurrent.futures.ThreadPoolExecutor(cores())  # for what is long and outside of Python's lock
-_AHEAD = 1  # blocks that threads make while one is given
+THREADS = ThreadPoolExecutor(cores())  # for what is long and outside of Python's lock
 Place = dict[str, Any]  # of arrays, numbers, lists of them, and other places: what MessagePack knows
 
 
@@ -63,18 +63,19 @@ class Way(Stage):
 
 
 class Portions(Stage):
-    """Gives what a source gives in blocks of `most` at most; threads make the next ones meanwhile.
+    """Gives blocks of `most` at most of those that a source says how to make, which threads do.
 
     Its place is the source's before the block that it is giving, which is made again there, and how much is given.
 
     Args:
-      source: gives a block, once it is made.
+      source: gives functions that make a block each.
       most: of a block.
+      ahead: how many blocks are made meanwhile. What goes wrong with one is raised in its turn, behind those before it.
     """
 
-    def __init__(self, source: Way, most: int):
-        self._source, self._most = source, most
-        self._coming: list[tuple[Place, concurrent.futures.Future[Block]]] = []  # each with the place before it
+    def __init__(self, source: Way, most: int, ahead: int = 1):
+        self._source, self._most, self._ahead = source, most, ahead
+        self._coming: collections.deque[tuple[Place, Future[Block]]] = collections.deque()  # each with the place before
         self._given = 0
 
     @property
@@ -84,16 +85,26 @@ class Portions(Stage):
     @place.setter
     def place(self, place: Place) -> None:
         self._source.place, self._given = place["source"], place["given"]
-        self._coming = []
+        self._coming.clear()
 
     def __call__(self) -> Block:
-        while len(self._coming) <= _AHEAD:
-            self._coming.append((self._source.place, self._source()))
+        while len(self._coming) <= self._ahead:
+            self._coming.append((self._source.place, self._begun()))
         block = self._coming[0][1].result()
-        start, self._given = self._given, self._given + self._most
+        given = part(block, slice(self._given, self._given + self._most))
+        self._given += self._most
         if self._given >= size(block):
-            self._coming, self._given = self._coming[1:], 0
-        return part(block, slice(start, start + self._most))
+            self._coming.popleft()
+            self._given = 0
+        return given
+
+    def _begun(self) -> Future[Block]:
+        try:
+            return THREADS.submit(self._source())
+        except Exception as error:
+            failed: Future[Block] = Future()
+            failed.set_exception(error)
+            return failed
 
 
 def size(block: Mapping[str, np.ndarray]) -> int:
@@ -131,11 +142,11 @@ class Shuffle(Stage):
             return part(block, slice(0))
         oldest = (self._given + np.arange(new)) % self._size
         at = (oldest + self._words.words(self._given, new)) % self._size
-        slots, chosen = list(range(self._size)), []
-        for number, (first, other) in enumerate(zip(oldest.tolist(), at.tolist(), strict=True), self._size):
-            chosen.append(slots[other])
-            slots[other] = slots[first]
-            slots[first] = number
+        slots, chosen = list(range(self._size)), []  # places in `every`, where the new ones stand behind the buffer
+        for new_one, (first, drawn) in enumerate(zip(oldest.tolist(), at.tolist(), strict=True), self._size):
+            chosen.append(slots[drawn])
+            slots[drawn] = slots[first]
+            slots[first] = new_one
         self._given += new
         self._buffer = part(every, np.array(slots))
         return part(every, np.array(chosen))

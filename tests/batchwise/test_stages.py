@@ -1,5 +1,6 @@
 """Shuffling, cutting and mixing against tf.data's own, and places that are kept as bytes."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -34,7 +35,7 @@ def moved(stage: Stage, new: Stage) -> Stage:
 
 
 def portions() -> stages.Portions:
-    return stages.Portions(stages.Way(Numbers(), [lambda block: stages.THREADS.submit(dict, block)]), 3)
+    return stages.Portions(stages.Way(Numbers(), [lambda block: functools.partial(dict, block)]), 3)
 
 
 def test_portions_are_the_blocks_in_order_and_go_on_where_they_were():
@@ -48,6 +49,20 @@ def test_portions_are_the_blocks_in_order_and_go_on_where_they_were():
         way = portions()
         way.place = serialization.msgpack_restore(place)
         assert [way()["x"].tolist() for _ in given[number:]] == given[number:]
+
+
+def test_what_is_wrong_with_a_block_is_raised_behind_those_before_it():
+    def made_of(block):
+        if 36 in block["x"]:
+            raise ValueError("36 is broken")
+        return functools.partial(dict, block)
+
+    way, given = stages.Portions(stages.Way(Numbers(), [made_of]), 1000, ahead=3), []
+    for _ in range(2):
+        with pytest.raises(ValueError, match="36 is broken"):
+            while True:
+                given += way()["x"].tolist()
+    assert given == list(range(35))  # where the block with 36 begins
 
 
 @pytest.mark.parametrize("seed", [0, 5, 2**31 + 1])
