@@ -57,8 +57,8 @@ def examples_of(task: JsonlTask, cfg: Any, lengths: Lengths, seed: int, shard_in
     steps = examples.STEPS[type(task.objective)](wanted)
     rows = Rows(reader, share, keep, sum(lengths.values()))
     portions = stages.Portions(Way(rows, [tokenize, *steps]), _EXAMPLES, ahead)
-    nothing = no_examples(lengths)
-    return Way(portions, [stages.Shuffle(nothing, task.shuffle_buffer_size, seed)] if cfg.shuffle else [])
+    size = task.shuffle_buffer_size
+    return Way(portions, [stages.Shuffle(no_examples(lengths), size, seed)] if cfg.shuffle else [])
 
 
 def no_examples(lengths: Lengths) -> Block:

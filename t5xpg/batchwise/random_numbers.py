@@ -94,8 +94,8 @@ def dataset_stream(seed: int) -> WordStream:
 
 def _in_order(blocks: Sequence[np.ndarray]) -> np.ndarray:
     """[rows, blocks] of four words each -> uint32 [rows, 4 * blocks]."""
-    words = np.stack(blocks, -1, dtype="<u4", casting="unsafe")
-    return words.reshape(len(words), 4 * words.shape[1])
+    rows, count = blocks[0].shape
+    return np.stack(blocks, -1, dtype="<u4", casting="unsafe").reshape(rows, 4 * count)
 
 
 def _philox(counter: Sequence[np.ndarray], key: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -93,10 +93,8 @@ class Rows(Stage):
                 break
             if given == len(columns[0]):
                 number, given = number + 1, 0
-        if left and place >= 0:
-            self._put([place, number, given, left])
-        else:
-            self._put([place, number, given, INTERLEAVED_ROWS])
+        self._put([place, number, given, left or INTERLEAVED_ROWS])
+        if not left or place < 0:
             self._turn = (self._turn + 1) % len(self._open)
         return characters
 
