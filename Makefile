@@ -1,8 +1,6 @@
 # make demo: from nothing to a trained model.    make test: every test.    make clean: removes the environment.
 PYTHON ?= python3
 VENV ?= .venv
-# Python compiles what it imports as it imports it; compiling all that is installed takes longer than the download.
-PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: demo test install clean
 
@@ -21,18 +19,18 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	@echo "Installing into $(VENV) (about 2 minutes and 3.5 GB) …"
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -c constraints.txt -e '.[dev]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 # For one test, and large: apart, so that the demo does without.
 $(VENV)/.beam: $(VENV)/.installed tests/beam.txt
-	$(PIP) --no-deps -r tests/beam.txt
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/beam.txt
 	@touch $@
 
 # PyTorch, to compare with. On Linux the registry's build brings 3 GB of CUDA libraries; where pip is told of a CPU build
 # (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL), it takes that.
 $(VENV)/.hf: $(VENV)/.installed
-	$(PIP) -c constraints.txt -e '.[hf]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf]'
 	@touch $@
 
 # Looks at the pages of `t5xpg inspect` and `t5xpg report`. Debian's, where root may install it and there is none.
