@@ -35,7 +35,7 @@ _ID = 16  # bytes
 def examples_of(task: JsonlTask, cfg: Any, lengths: Lengths, seed: int, shard_info: seqio.ShardInfo, ahead: int) -> Way:
     """Returns the way from a task's rows, or those in its cache, to its examples, shuffled if asked for.
 
-    So many blocks of examples are made ahead.
+    `ahead`: see `stages.Portions`.
     """
     vocabulary, split = task.output_features["targets"].vocabulary, cfg.split
     use_cached = cfg.use_cached and task.supports_caching

@@ -10,7 +10,7 @@ from t5xpg.batchwise.stages import Stage
 from t5xpg.data.sources import INTERLEAVED_ROWS
 
 Texts = dict[str, list]  # {column: texts, str, or what a cache has in place of them, bytes}
-# Of a block, until one is reached: rows, characters, and tokens of rows that are as long as may be.
+# Of a block, until one is reached: rows, characters, and tokens if each row makes an example of the full lengths.
 _ROWS, _CHARACTERS, _TOKENS = 4096 - INTERLEAVED_ROWS, 2**21, 2**23
 _CLOSED = (-1, 0, 0, INTERLEAVED_ROWS)
 
@@ -22,14 +22,14 @@ class Rows(Stage):
       reader: of the pieces.
       share: (index, number of shares): the rows are dealt out in turn.
       keep: whether all epochs have the rows of the first, in its order, from memory.
-      longest: how many tokens an example of a row may have.
+      longest: how many tokens an example may have, of all features; wide ones come in smaller blocks.
     """
 
     kept = ("_rows", "_characters", "_epoch", "_opened", "_open", "_turn", "_dealt", "_remembered")
 
     def __init__(self, reader: Reader, share: tuple[int, int], keep: bool, longest: int = 1):
         self._reader, self._share, self._keep = reader, share, keep
-        # In the place too, which tells blocks of this size.
+        # In the place too: how much of a block is given, or which block comes next, says nothing without its size.
         self._rows, self._characters = min(_ROWS, -(-_TOKENS // longest)), _CHARACTERS
         self._memory: list[Texts] = []
         self._remembered = 0  # which of these blocks is the next

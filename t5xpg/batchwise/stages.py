@@ -19,8 +19,8 @@ from t5xpg.batchwise.random_numbers import dataset_stream
 from t5xpg.data.workers import cores
 
 Block = dict[str, np.ndarray]
-THREADS = ThreadPoolExecutor(cores())  # for what is long and outside of Python's lock
 Place = dict[str, Any]  # of arrays, numbers, lists of them, and other places: what MessagePack knows
+THREADS = ThreadPoolExecutor(cores())  # for what is long and outside of Python's lock
 
 
 class Stage:

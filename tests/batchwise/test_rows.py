@@ -58,3 +58,10 @@ def test_rows_come_in_seqios_order(files, shuffle, shard, keep):
         ours = again
     expected = itertools.islice(theirs.as_numpy_iterator(), len(found))
     assert found == [{name: text.decode() for name, text in row.items()} for row in expected]
+
+
+def test_wide_examples_come_in_smaller_blocks(files):
+    source = JsonlDataSource({"train": files}, text_key=COLUMNS)
+    reader = readers.JsonlReader(source, source.pieces("train"), 5)
+    blocks = [rows.Rows(reader, (0, 1), False, longest) for longest in (512, rows._TOKENS // 4)]
+    assert [len(next(iter(block().values()))) >= 20 for block in blocks] == [True, False]
