@@ -43,9 +43,8 @@ def examples_of(task: JsonlTask, cfg: Any, lengths: Lengths, seed: int, shard_in
     in_source = len(shards) >= shard_info.num_shards
     share = (0, 1) if in_source else (shard_info.index, shard_info.num_shards)
     info, order_seed = shard_info if in_source else None, seed if cfg.shuffle else None
-    reader: Reader
     if use_cached:
-        reader = CacheReader(task.cache_dir, split, order_seed, info)
+        reader: Reader = CacheReader(task.cache_dir, split, order_seed, info)
         keep = task.get_cached_stats(split)["examples"] < MOST_ROWS_IN_MEMORY * shard_info.num_shards
         features = [name for name, column in task.objective.key_map.items() if column]
         tokenize = functools.partial(parsed, features=features)
@@ -54,11 +53,9 @@ def examples_of(task: JsonlTask, cfg: Any, lengths: Lengths, seed: int, shard_in
         keep = task.keeps_rows(split, shard_info)
         tokenize = functools.partial(_encoded, objective=task.objective, vocabulary=vocabulary)
     wanted = examples.Wanted(task.objective, vocabulary, lengths, task.seed_after_cache(seed))
-    steps = examples.STEPS[type(task.objective)](wanted)
     rows = Rows(reader, share, keep, sum(lengths.values()))
-    portions = stages.Portions(Way(rows, [tokenize, *steps]), _EXAMPLES, ahead)
-    size = task.shuffle_buffer_size
-    return Way(portions, [stages.Shuffle(no_examples(lengths), size, seed)] if cfg.shuffle else [])
+    portions = stages.Portions(Way(rows, [tokenize, *examples.STEPS[type(task.objective)](wanted)]), _EXAMPLES, ahead)
+    return Way(portions, [stages.Shuffle(no_examples(lengths), task.shuffle_buffer_size, seed)] if cfg.shuffle else [])
 
 
 def no_examples(lengths: Lengths) -> Block:

@@ -95,8 +95,7 @@ def without_padding(sequences: Ragged) -> Ragged:
     """Cuts off as many tokens at the end of each as it has zeros, which `PrefixLM` takes for padding."""
     if sequences.values.all():
         return sequences
-    kept = without_zeros(sequences).sizes
-    return Ragged(sequences.values[places(sequences.sizes) < np.repeat(kept, sequences.sizes)], kept)
+    return sequences.first(without_zeros(sequences).sizes)[0]
 
 
 def split(texts: Ragged, tokens: int) -> Ragged:

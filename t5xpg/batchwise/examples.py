@@ -161,12 +161,11 @@ def _with_mask(mask: Callable[[np.ndarray, Seeds], np.ndarray], vocabulary: seqi
 
 
 def prefix_lm(examples: Ragged, seeds: Seeds) -> Features:
-    is_prefix = noise.prefix_mask(examples.sizes, seeds)
-    return {"inputs": examples.where(is_prefix), "targets": examples.where(~is_prefix)}
+    inputs, targets = examples.first(noise.prefix_sizes(examples.sizes, seeds))
+    return {"inputs": inputs, "targets": targets}
 
 
-def full_lm(examples: Ragged, seeds: Seeds) -> Features:
-    del seeds
+def full_lm(examples: Ragged, _: Seeds) -> Features:
     return {"targets": examples}
 
 

@@ -60,10 +60,9 @@ def iid_mask(sizes: np.ndarray, density: float, seeds: Seeds) -> np.ndarray:
     return (floats(split_seeds(seeds, 1)[0], exists.shape[1]) < np.float32(density))[exists]
 
 
-def prefix_mask(sizes: np.ndarray, seeds: Seeds) -> np.ndarray:
-    """Returns a mask of the first tokens, of at least one and not of the last; arguments as for `span_mask`."""
-    prefix = integers(split_seeds(seeds, 1)[0], 1, np.minimum(sizes - 1, 1)[:, None], sizes[:, None])[:, 0]
-    return np.repeat(np.tile([True, False], len(sizes)), np.stack([prefix, sizes - prefix], 1).reshape(-1))
+def prefix_sizes(sizes: np.ndarray, seeds: Seeds) -> np.ndarray:
+    """Returns the tokens of each prefix, at least one but never the last; arguments as for `span_mask`."""
+    return integers(split_seeds(seeds, 1)[0], 1, np.minimum(sizes - 1, 1)[:, None], sizes[:, None])[:, 0]
 
 
 def with_sentinels(examples: Ragged, masked: np.ndarray, sentinel: int) -> Ragged:

@@ -39,15 +39,14 @@ class Ragged(NamedTuple):
         end = self.sizes[:count].sum()
         return Ragged(self.values[:end], self.sizes[:count]), Ragged(self.values[end:], self.sizes[count:])
 
-    def where(self, kept: np.ndarray) -> Ragged:
-        """Returns the values that are kept, bool [values]; none of the sequences is empty."""
-        if not len(self.sizes):
-            return self
-        return Ragged(self.values[kept], np.add.reduceat(kept, self.starts, dtype=np.int64))
-
     def of(self, chosen: np.ndarray) -> Ragged:
         """Returns the chosen sequences, bool [sequences]."""
         return Ragged(self.values[np.repeat(chosen, self.sizes)], self.sizes[chosen])
+
+    def first(self, sizes: np.ndarray) -> tuple[Ragged, Ragged]:
+        """Returns the first values of each sequence, as many as `sizes`, and the others."""
+        is_first = places(self.sizes) < np.repeat(sizes, self.sizes)
+        return Ragged(self.values[is_first], sizes), Ragged(self.values[~is_first], self.sizes - sizes)
 
     def trimmed(self, length: int) -> Ragged:
         """Returns at most `length` values of each."""

@@ -30,11 +30,10 @@ def encode(texts: Sequence[str], vocabulary: seqio.Vocabulary) -> Ragged:
     return KINDS[type(vocabulary)](texts, vocabulary)
 
 
-def _bytes(texts: Sequence[str], vocabulary: seqio.ByteVocabulary) -> Ragged:
-    del vocabulary  # all have the bytes from 3 on
+def _bytes(texts: Sequence[str], _: seqio.ByteVocabulary) -> Ragged:
     encoded = [text.encode() for text in texts]
     values = np.frombuffer(b"".join(encoded), np.uint8).astype(np.int32)
-    values += 3
+    values += 3  # ids of padding, EOS and what is unknown come first
     return Ragged(values, np.array([len(text) for text in encoded], np.int64))
 
 

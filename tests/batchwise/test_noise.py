@@ -25,10 +25,12 @@ def test_masks_are_t5s(tokens, density, span):
     pairs = rng.integers(0, 2**32, (len(sizes), 2))
     counts = np.array([mask_counts(size, density, span) for size in range(tokens + 1)])
     spans = functools.partial(t5_preprocessors.random_spans_noise_mask, mean_noise_span_length=span)
+    prefixes = noise.prefix_sizes(sizes, pairs.T)
+    is_prefix = np.concatenate([np.arange(size) < prefix for size, prefix in zip(sizes, prefixes, strict=True)])
     ways = [
         (noise.span_mask(sizes, counts, pairs.T), spans, density),
         (noise.iid_mask(sizes, density, pairs.T), t5_preprocessors.iid_noise_mask, density),
-        (noise.prefix_mask(sizes, pairs.T), t5_preprocessors.random_prefix_noise_mask, 0.5),
+        (is_prefix, t5_preprocessors.random_prefix_noise_mask, 0.5),
     ]
     for ours, mask_fn, t5_density in ways:
         theirs = [t5_mask(mask_fn, int(size), t5_density, pair) for size, pair in zip(sizes, pairs, strict=True)]
