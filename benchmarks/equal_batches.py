@@ -3,8 +3,9 @@
     python benchmarks/equal_batches.py --cases 300 --seed 1
 
 A case draws the rows and how they lie in files, an objective with its settings, lengths, a vocabulary, packing,
-shuffling, the shard of so many, a seed, and whether it is a mixture; then compares 20 batches, dtypes and shapes
-included. Every third case saves an iterator somewhere and goes on with another that is restored from there.
+shuffling, the shard of so many, a seed, whether it is a mixture, and whether it reads an offline cache; then compares
+20 batches, dtypes and shapes included. Every third case saves an iterator somewhere and goes on with another that is
+restored from there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import collections
 import contextlib
 import gzip
+import io
 import itertools
 import json
 import os
@@ -27,11 +29,13 @@ import numpy as np
 import sentencepiece
 import seqio
 import tensorflow as tf
+from seqio import dataset_providers
 
 import t5xpg  # noqa: F401  (makes `import t5x` answer)
 from t5x import utils
 from t5xpg import mlm, objectives, tasks, vocabularies
 from t5xpg.batchwise import dataset, examples, reading, rows
+from t5xpg.data import offline_cache
 from t5xpg.data.sources import JsonlDataSource
 from t5xpg.vocabularies import bpe
 
@@ -152,7 +156,13 @@ def draw(number: int, seed: int, folder: Path, known: list[seqio.Vocabulary]) ->
         shuffle=rng.random() < 0.7,
         seed=rng.choice([0, 42, rng.randrange(2**31)]),
         pack=rng.random() < 0.5,
+        use_cached=rng.random() < 0.5,
     )
+    cacheable = [name for name in names if seqio.get_mixture_or_task(name).supports_caching]
+    if cfg.use_cached and cacheable:
+        with contextlib.redirect_stdout(io.StringIO()):  # its report
+            offline_cache.cache_tasks(cacheable, folder / "cache", num_shards=rng.choice([1, 5, 20]))
+        seqio.add_global_cache_dirs([str(folder / "cache")])
     shard = seqio.ShardInfo(rng.randrange(shards), shards)
     memory = rng.choice([0, JsonlDataSource.MOST_BYTES_IN_MEMORY])
     most_rows, most_characters = rng.choice([60, 300, 4080]), rng.choice([300, 5000, 2**21])
@@ -202,7 +212,10 @@ def continued(dataset: tf.data.Dataset, after: int, prefix: str):
 def difference(case: Case, prefix: str, continue_after: int | None) -> str | None:
     """Returns what differs; None if nothing does."""
     most_rows, most_characters, most_tokens, most_examples = case.block
+    rows_in_memory = min(case.most_bytes_in_memory, 10_000)
     with (
+        mock.patch.object(dataset_providers, "_MAX_EXAMPLES_TO_MEM_CACHE", rows_in_memory),
+        mock.patch.object(dataset, "MOST_ROWS_IN_MEMORY", rows_in_memory),
         mock.patch.object(JsonlDataSource, "MOST_BYTES_IN_MEMORY", case.most_bytes_in_memory),
         mock.patch.multiple(rows, _ROWS=most_rows, _CHARACTERS=most_characters),
         mock.patch.object(examples, "_TOKENS", most_tokens),

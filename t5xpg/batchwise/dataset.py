@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import uuid
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,7 @@ def examples_of(task: JsonlTask, cfg: Any, lengths: Lengths, seed: int, shard_in
     share = (0, 1) if in_source else (shard_info.index, shard_info.num_shards)
     info, order_seed = shard_info if in_source else None, seed if cfg.shuffle else None
     if use_cached:
-        reader: Reader = CacheReader(task.cache_dir, split, order_seed, info)
+        reader: Reader = CacheReader(shards[info.index :: info.num_shards] if info else shards, order_seed)
         keep = task.get_cached_stats(split)["examples"] < MOST_ROWS_IN_MEMORY * shard_info.num_shards
         features = [name for name, column in task.objective.key_map.items() if column]
         tokenize = functools.partial(parsed, features=features)
@@ -69,7 +70,7 @@ def _encoded(texts: Texts, objective: objectives.Objective, vocabulary: seqio.Vo
 def batches(
     make_examples: Callable[[], Any], lengths: Lengths, converter: packing.Converter, pack: bool, size: int
 ) -> tf.data.Dataset:
-    """Returns endless batches of `size` rows, packed or padded, as a model reads them.
+    """Returns endless batches of `size` rows, packed or padded, as a model reads them; all iterators have the same.
 
     Args:
       make_examples: gives a new way from rows to examples, at its start.
@@ -78,8 +79,8 @@ def batches(
       pack: whether to pack.
       size: of a batch.
     """
-    # glibc gives back to the system what is freed, but for twice the largest block that it has seen freed, up to this
-    # one, and takes it again page by page, which was a third of the time of an example.
+    # Freed at once, which is what it is for: of memory that is freed, glibc gives the system what is beyond twice the
+    # largest array freed before, if that had at most 32 MiB, and page by page takes it again, a third of the time.
     np.empty(2**25 - 2**14, np.uint8)
     nothing = no_examples(lengths)
     empty = converter(packing.pack(nothing, lengths) if pack else nothing)
@@ -109,4 +110,5 @@ def batches(
         return tf.ensure_shape(place, []), dict(zip(names, shaped, strict=True))
 
     blocks = tf.data.Dataset.range(2**62).scan(tf.constant(b""), scan)
+    weakref.finalize(blocks, kept.close)  # TensorFlow keeps functions for as long as the process runs
     return blocks.prefetch(1).rebatch(size, drop_remainder=True)

@@ -45,7 +45,7 @@ def rows(features: Features, lengths: Lengths, eos: int | None = None) -> Block:
 
 
 class Denoised(Stage):
-    """Parts -> what makes a block of all their examples.
+    """Parts -> a function that makes a block of all their examples; their seeds are drawn before.
 
     Args:
       lengths: of the features.

@@ -14,7 +14,7 @@ _CHOICES = 1024  # looked at at a time
 
 
 class Mix(Stage):
-    """Takes examples from tasks as tf.data.Dataset.sample_from_datasets does.
+    """Takes examples from tasks as tf.data.Dataset.sample_from_datasets does; a call asks one task for a block at most.
 
     Args:
       tasks: each gives blocks of examples of its task.

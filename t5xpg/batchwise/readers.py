@@ -49,19 +49,15 @@ class CacheReader:
     """As SeqIO's source of cached data, of rows that have one column: the serialized example.
 
     Args:
-      folder: of a task's cache.
-      split: of those cached.
+      paths: of the files.
       seed: None without shuffling.
-      shard_info: of the files.
     """
 
     columns, slots = ("example",), 16  # SeqIO's
 
-    def __init__(self, folder: str | None, split: str, seed: int | None, shard_info: seqio.ShardInfo | None):
-        paths = cached_files(folder, split)
-        self._files = paths[shard_info.index :: shard_info.num_shards] if shard_info else paths
+    def __init__(self, paths: list[str], seed: int | None):
+        self._files, self._reader = paths, RecordReader()
         self._words = None if seed is None else dataset_stream(seed)
-        self._reader = RecordReader()
 
     def epoch(self, number: int) -> list[tuple[int, int]]:
         order = list(range(len(self._files)))
@@ -91,7 +87,7 @@ def parsed(rows: dict[str, list[bytes]], features: Sequence[str]) -> dict[str, R
     """Returns the tokens of cached examples, {feature: int32}."""
     with tf.device("CPU"):
         wanted = {feature: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64) for feature in features}
-        found = tf.io.parse_example(rows["example"], wanted)
+        found = tf.io.parse_example(tf.constant(rows["example"], tf.string), wanted)
         return {
             feature: Ragged(ids.values.numpy().astype(np.int32), ids.row_lengths().numpy())
             for feature, ids in found.items()

@@ -81,7 +81,7 @@ class Rows(Stage):
         """
         place, number, given, left = self._open[self._turn]
         characters = 0
-        while left and place >= 0 and characters < room:
+        while left and characters < room:
             columns = self._window(place, number, *order[place])
             found = [column[given : given + left].tolist() for column in columns]
             rows, filled = filling(found, room - characters)

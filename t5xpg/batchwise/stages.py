@@ -2,7 +2,9 @@
 
 A *block* is {name: array}, whose first dimension is as many rows, examples or batches. A *stage* takes a block and
 gives another, and keeps what it cannot use yet; it never waits, but gives an empty block. The *place* of a stage is
-what it keeps: after it is restored, the same blocks make the same blocks.
+what it keeps: after it is restored, the same blocks make the same blocks. What the last stage of an objective gives is
+no block yet but a function that makes it, for a thread of `Portions`: all that depends on the order, such as seeds, is
+in it already.
 """
 
 from __future__ import annotations
@@ -63,13 +65,13 @@ class Way(Stage):
 
 
 class Portions(Stage):
-    """Gives blocks of `most` at most of those that a source says how to make, which threads do.
+    """Gives `most` examples at a time, of blocks that threads make.
 
     Its place is the source's before the block that it is giving, which is made again there, and how much is given.
 
     Args:
-      source: gives functions that make a block each.
-      most: of a block.
+      source: gives functions, each of which makes a block and depends on nothing but itself.
+      most: examples to give at a time.
       ahead: how many blocks are made meanwhile. What goes wrong with one is raised in its turn, behind those before it.
     """
 

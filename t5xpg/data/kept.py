@@ -29,6 +29,12 @@ class Kept(Generic[Key, Value]):
             if len(self._values) > self._most:
                 del self._values[next(iter(self._values))]
 
+    def close(self) -> None:
+        """Lets go of all values, and of those that are yet put."""
+        with self._lock:
+            self._most = 0
+            self._values.clear()
+
     def take(self, key: Key) -> Value | None:
         with self._lock:
             return self._values.pop(key, None)

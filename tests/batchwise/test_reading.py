@@ -2,20 +2,23 @@
 
 import dataclasses
 import functools
+import gc
 import importlib.util
 import itertools
 import random
+import time
+import weakref
+from unittest import mock
 
 import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
 from conftest import TESTS
-from seqio import dataset_providers
 
 from t5x import utils
 from t5xpg import objectives, tasks
-from t5xpg.batchwise import dataset, reading
+from t5xpg.batchwise import dataset, reading, stages
 from t5xpg.data import jsonl, offline_cache
 from t5xpg.data.jsonl_task import JsonlTask
 
@@ -46,6 +49,7 @@ def test_random_tasks_are_seqios_to_the_bit(tmp_path, monkeypatch):
     """One of each objective, which the program's own runs have by the hundred."""
     draws = program()
     monkeypatch.setattr(draws, "BATCHES", 6)
+    monkeypatch.setattr(seqio.utils, "_GLOBAL_CACHE_DIRECTORIES", [])  # to which it adds
     known = draws.make_vocabularies(tmp_path, random.Random(0))
     seen: set[type] = set()
     for number in itertools.count():
@@ -83,17 +87,52 @@ def cached(corpus, tmp_path_factory):
     seqio.set_global_cache_dirs(before)
 
 
-@pytest.mark.parametrize(("shuffle", "shard", "in_memory"), [(True, (0, 1), 0), (False, (1, 3), 10_000)])
+# Blocks of one turn, so that one without rows ends each epoch, and others have none for a share of them.
+TURNS = (1, 2**21, 2**20, 4096)
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "shard", "in_memory", "block"),
+    [
+        (True, (0, 1), 0, None),
+        (False, (1, 3), 10_000, None),
+        (True, (0, 1), 0, TURNS),
+        (False, (20, 21), 10_000, TURNS),
+    ],
+)
 @pytest.mark.parametrize("name", ["cached_spans", "cached_pairs"])
-def test_a_cache_is_read_as_seqio_reads_it(cached, cfg, monkeypatch, tmp_path, name, shuffle, shard, in_memory):
-    monkeypatch.setattr(dataset_providers, "_MAX_EXAMPLES_TO_MEM_CACHE", in_memory)
-    monkeypatch.setattr(dataset, "MOST_ROWS_IN_MEMORY", in_memory)
-    changes = {"mixture_or_task_name": name, "use_cached": True, "shuffle": shuffle, "batch_size": 3}
+def test_a_cache_is_read_as_seqio_reads_it(cached, cfg, monkeypatch, tmp_path, name, shuffle, shard, in_memory, block):
+    changes = {"mixture_or_task_name": name, "use_cached": True, "shuffle": shuffle, "batch_size": 3 * shard[1]}
     cfg = dataclasses.replace(cfg, **changes)
     draws = program()
     monkeypatch.setattr(draws, "BATCHES", 100)  # several epochs
-    case = draws.Case(seqio.get_mixture_or_task(name), cfg, ENC_DEC, seqio.ShardInfo(*shard), 0)
+    case = draws.Case(seqio.get_mixture_or_task(name), cfg, ENC_DEC, seqio.ShardInfo(*shard), in_memory)
+    case = case._replace(block=block or case.block)
     assert draws.difference(case, str(tmp_path / "place"), 20) is None
+
+
+def test_a_dataset_that_is_gone_keeps_no_rows(task, cfg):
+    """Though TensorFlow keeps each function of its own for as long as the process runs."""
+    ways: list[weakref.ref] = []
+
+    class Watched(stages.Way):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            ways.append(weakref.ref(self))
+
+    with mock.patch.object(dataset, "Way", Watched):
+        made = reading.batches(task, cfg, SHARD, ENC_DEC, 3, None)
+    iterator = made.map(lambda batch: batch).as_numpy_iterator()
+    next(iterator)
+    del made
+    gc.collect()
+    next(iterator)  # an iterator keeps its dataset
+    assert any(way() for way in ways)
+    del iterator
+    ends = time.monotonic() + 60
+    while any(way() for way in ways) and time.monotonic() < ends:  # what is read ahead may yet come
+        gc.collect()
+    assert not any(way() for way in ways)
 
 
 class OwnVocabulary(seqio.ByteVocabulary):

@@ -15,6 +15,10 @@ def test_each_is_taken_once_and_the_oldest_goes():
         kept.put(key, value)
     assert "b" not in kept and "a" in kept
     assert [kept.take(key) for key in ("a", "a", "b", "c")] == [3, None, None, 4]
+    kept.put("d", 5)
+    kept.close()
+    kept.put("e", 6)
+    assert kept.take("d") is kept.take("e") is None
 
 
 def test_threads_take_turns():
