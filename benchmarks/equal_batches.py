@@ -165,7 +165,7 @@ def draw(number: int, seed: int, folder: Path, known: list[seqio.Vocabulary]) ->
         seqio.add_global_cache_dirs([str(folder / "cache")])
     shard = seqio.ShardInfo(rng.randrange(shards), shards)
     memory = rng.choice([0, JsonlDataSource.MOST_BYTES_IN_MEMORY])
-    most_rows, most_characters = rng.choice([60, 300, 4080]), rng.choice([300, 5000, 2**21])
+    most_rows, most_characters = rng.choice([60, 300, 4080]), rng.choice([3000, 30_000, 2**21])
     block = most_rows, most_characters, rng.choice([200, 5000, 2**20]), rng.choice([7, 100, 4096])
     return Case(seqio.get_mixture_or_task(provider), cfg, converter_cls, shard, memory, block)
 

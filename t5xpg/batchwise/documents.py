@@ -71,11 +71,8 @@ class Joined(Stage):
         self._values, self._sizes = np.zeros(0, np.int32), np.zeros(0, np.int64)
 
     def __call__(self, chunks: Ragged) -> Ragged:
-        whole = len(self._sizes) + len(chunks.sizes)
-        texts, rest = Ragged.joined([Ragged(self._values, self._sizes), without_zeros(chunks)]).cut(
-            whole // _DOCUMENTS * _DOCUMENTS
-        )
-        self._values, self._sizes = rest
+        chunks = Ragged.joined([Ragged(self._values, self._sizes), without_zeros(chunks)])
+        texts, (self._values, self._sizes) = chunks.cut(len(chunks.sizes) // _DOCUMENTS * _DOCUMENTS)
         return Ragged(texts.values, texts.sizes.reshape(-1, _DOCUMENTS).sum(1))
 
 

@@ -77,8 +77,7 @@ class WordStream:
         key, counter = self._seeds
         first = start // 4
         number = np.arange(first, -(-(start + count) // 4), dtype=np.uint64)[None]
-        zero = np.zeros_like(number)
-        made = _philox([number, zero, counter & _LOW, counter >> _HIGH], [key & _LOW, key >> _HIGH])
+        made = _philox([number, np.zeros_like(number), counter & _LOW, counter >> _HIGH], [key & _LOW, key >> _HIGH])
         return _in_order(made)[0, start - 4 * first :][:count].astype(np.int64)
 
     def of_iterator(self, number: int) -> WordStream:

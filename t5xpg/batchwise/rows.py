@@ -52,6 +52,10 @@ class Rows(Stage):
             self._begin(0)
             while self._epoch == 0:
                 self._memory.append(self._from_files())
+            if len(self._memory) == 1:  # a block of as many epochs as it has room for: few rows take as long as many
+                rows, characters = filling([*self._memory[0].values()], self._characters)
+                epochs = max(1, min(self._rows // max(rows, 1), self._characters // max(characters, 1)))
+                self._memory = [{name: texts * epochs for name, texts in self._memory[0].items()}]
         block = self._memory[self._remembered]
         self._remembered = (self._remembered + 1) % len(self._memory)
         return block

@@ -65,3 +65,13 @@ def test_wide_examples_come_in_smaller_blocks(files):
     reader = readers.JsonlReader(source, source.pieces("train"), 5)
     blocks = [rows.Rows(reader, (0, 1), False, longest) for longest in (512, rows._TOKENS // 4)]
     assert [len(next(iter(block().values()))) >= 20 for block in blocks] == [True, False]
+
+
+def test_few_rows_in_memory_come_by_many_epochs_at_a_time(tmp_path):
+    """A block takes as long for a row as for a thousand, and each makes the place anew."""
+    path = tmp_path / "few.jsonl"
+    path.write_text('{"text": "one"}\n{"text": "three"}\n')
+    source = JsonlDataSource({"train": str(path)})
+    few = rows.Rows(readers.JsonlReader(source, source.pieces("train"), None), (0, 1), True)
+    with mock.patch.object(few, "_characters", 80):
+        assert few() == few() == {"text": ["one", "three"] * 10}
