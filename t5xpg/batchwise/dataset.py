@@ -99,8 +99,7 @@ def batches(
             way = new()
             if place:
                 way.place = serialization.msgpack_restore(place[_ID:])
-        made = way()
-        name = uuid.uuid4().bytes
+        made, name = way(), uuid.uuid4().bytes
         kept.put(name, way)
         return [name + serialization.msgpack_serialize(way.place), *(np.ascontiguousarray(made[key]) for key in names)]
 

@@ -62,14 +62,12 @@ class CacheReader:
     def epoch(self, number: int) -> list[tuple[int, int]]:
         order = list(range(len(self._files)))
         if self._words is not None:  # tf.data's `shuffle` with room for all
-            words = self._words.of_iterator(number).words(0, len(order)).tolist()
-            for place, word in enumerate(words):
+            for place, word in enumerate(self._words.of_iterator(number).words(0, len(order)).tolist()):
                 chosen = place + word % (len(order) - place)
                 order[place], order[chosen] = order[chosen], order[place]
         return [(file, 0) for file in order]
 
-    def window(self, piece: int, number: int, salt: int) -> Window:
-        del salt  # records stay in their order
+    def window(self, piece: int, number: int, _: int) -> Window:
         return [self._reader(self._files[piece].encode(), np.int64(number))]
 
 

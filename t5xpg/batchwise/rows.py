@@ -7,6 +7,7 @@ import itertools
 
 from t5xpg.batchwise.readers import Reader, Window
 from t5xpg.batchwise.stages import Stage
+from t5xpg.data.jsonl import JsonlError
 from t5xpg.data.sources import INTERLEAVED_ROWS
 
 Texts = dict[str, list]  # {column: texts, str, or what a cache has in place of them, bytes}
@@ -16,7 +17,7 @@ _CLOSED = (-1, 0, 0, INTERLEAVED_ROWS)
 
 
 class Rows(Stage):
-    """Blocks of rows, endlessly; a block may be empty.
+    """Blocks of rows, endlessly; a block may be empty. JsonlError where an epoch has no row.
 
     Args:
       reader: of the pieces.
@@ -74,6 +75,8 @@ class Rows(Stage):
                 self._turn = (self._turn + 1) % len(self._open)
             else:
                 block = self._share_of(block)
+                if self._dealt <= self._share[0]:
+                    raise JsonlError("this process's share has no row: train with fewer processes, or on more rows")
                 self._begin(self._epoch + 1)
                 return block
         return self._share_of(block)

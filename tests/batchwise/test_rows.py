@@ -67,6 +67,16 @@ def test_wide_examples_come_in_smaller_blocks(files):
     assert [len(next(iter(block().values()))) >= 20 for block in blocks] == [True, False]
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_share_without_rows_is_an_error(files, keep):
+    """SeqIO's dataset would end."""
+    source = JsonlDataSource({"train": files}, text_key=COLUMNS)
+    none = rows.Rows(readers.JsonlReader(source, source.pieces("train"), 5), (2000, 2001), keep)
+    with pytest.raises(jsonl.JsonlError, match="this process's share has no row"):
+        for _ in range(1000):
+            none()
+
+
 def test_few_rows_in_memory_come_by_many_epochs_at_a_time(tmp_path):
     """A block takes as long for a row as for a thousand, and each makes the place anew."""
     path = tmp_path / "few.jsonl"
