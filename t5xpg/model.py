@@ -252,8 +252,9 @@ class Model:
           ValueError: they are not pairs for an encoder-decoder.
         """
         if not isinstance(self.model, models.EncoderDecoderModel):
+            hint = "; `t5xpg fill-mask` fills in its masks" if isinstance(self.model, mlm.EncoderOnlyModel) else ""
             raise ValueError(
-                f"A {type(self.model).__name__} does not map inputs to targets as an encoder-decoder does."
+                f"This {type(self.model).__name__} does not map inputs to targets as an encoder-decoder does{hint}."
             )
         read = encode_all("inputs", inputs, self.model.input_vocabulary, self._lengths["inputs"])
         if targets is None:
@@ -285,7 +286,7 @@ class Model:
         """
         if not isinstance(self.model, mlm.EncoderOnlyModel):
             raise ValueError(
-                f"A {type(self.model).__name__} is not a masked language model. "
+                f"This {type(self.model).__name__} is not a masked language model. "
                 'One that learned span corruption fills in by `t5xpg predict RUN "Call me <extra_id_0>."`'
             )
         if not isinstance(text, str):

@@ -48,21 +48,26 @@ BINDINGS = {  # {a flag of other trainers: what does the same here}
     "save_total_limit": "utils.SaveCheckpointConfig.keep={}",
     "eval_steps": "train.eval_period={}",
     "logging_steps": "train.stats_period={}",
-    "weight_decay": "optimizers.adamw.weight_decay={} in a recipe with AdamW, as configs/roberta_base.gin; Adafactor's "
+    "weight_decay": "optimizers.adamw.weight_decay={} in a recipe with AdamW, as RoBERTa's; Adafactor's "
     "is adafactor.Adafactor.weight_decay_rate, times the learning rate with weight_decay_rate_lr_exponent = 1",
-    **dict.fromkeys(("bf16", "fp16"), "network.T5Config.dtype=bfloat16 (the larger recipes and RoBERTa's have it)"),
-    "mlm_probability": "objectives.SpanCorruption.noise_density={} in a recipe with objective = "
-    "@objectives.SpanCorruption(), as configs/byt5_tiny.gin",
+    **dict.fromkeys(
+        ("bf16", "fp16"),
+        "network.T5Config.dtype=bfloat16 (RoBERTa's: roberta.RobertaConfig.dtype; larger recipes have it)",
+    ),
+    "mlm_probability": "objectives.SpanCorruption.noise_density={0} in a recipe with objective = "
+    "@objectives.SpanCorruption(), as configs/byt5_tiny.gin, and objectives.MaskedLM.noise_density={0} in RoBERTa's",
     **dict.fromkeys(
         ("max_seq_length", "max_length", "max_source_length"),
-        "TASK_FEATURE_LENGTHS=\"{{'inputs': {}, 'targets': …}}\" (`t5xpg check` says what does not go with it)",
+        "TASK_FEATURE_LENGTHS=\"{{'inputs': {0}, 'targets': …}}\" (RoBERTa's: \"{{'inputs': {0}, 'targets': {0}, "
+        "'selected': {0}}}\"; `t5xpg check` says what does not go with it)",
     ),
     "max_target_length": "TASK_FEATURE_LENGTHS=\"{{'inputs': …, 'targets': {}}}\"",
     **dict.fromkeys(("train_file", "validation_file"), "FILES=… (with {{split}} in it, for train and validation)"),
     "dataset_name": "FILES=… after `t5xpg prepare wikitext --dataset {} --name NAME`",
     "model_name_or_path": "INITIAL_CHECKPOINT_PATH=… after `hf download {} --local-dir FOLDER` and `t5xpg import hf "
-    "FOLDER OUT`, which prints the command",
-    "tokenizer_name": "VOCABULARY_FILE=… (`t5xpg tokenizer train` makes one; ByT5's recipes need none)",
+    "FOLDER OUT`, which prints the command (T5 and mT5 alone)",
+    "tokenizer_name": "VOCABULARY_FILE=…, RoBERTa's TOKENIZER_FILE=… (`t5xpg tokenizer train` makes either; ByT5 needs "
+    "none)",
     "resume_from_checkpoint": "nothing: with the MODEL_DIR of before a run goes on",
     "model_dir": "MODEL_DIR={}",
     "output_dir": "MODEL_DIR={0} (for eval EVAL_OUTPUT_DIR={0}, for infer INFER_OUTPUT_DIR={0})",

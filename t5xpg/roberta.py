@@ -144,7 +144,10 @@ class Roberta(nn.Module):
         """
         cfg, length = self.config, encoder_input_tokens.shape[1]
         if length > cfg.max_length:
-            raise ValueError(f"rows of {length} tokens, but {cfg.max_length} positions; set RobertaConfig.max_length.")
+            raise ValueError(
+                f"{length} tokens, but {cfg.max_length} positions: shorten the text, or train with a larger "
+                "RobertaConfig.max_length."
+            )
         deterministic = not enable_dropout
         normal = nn.initializers.normal(cfg.initializer_range)
         embedding = param_with_axes(

@@ -159,5 +159,7 @@ def test_bfloat16_computes_near_float32_and_gives_float32(params):
 
 
 def test_rows_beyond_the_positions_are_refused():
-    with pytest.raises(ValueError, match="25 tokens, but 24 positions; set RobertaConfig.max_length"):
+    with pytest.raises(
+        ValueError, match="25 tokens, but 24 positions: shorten the text, or train with a larger RobertaConfig"
+    ):
         Roberta(CONFIG).init(jax.random.PRNGKey(0), jnp.ones((1, 25), jnp.int32), enable_dropout=False)

@@ -47,7 +47,7 @@ def of_data(provider, lengths: Mapping[str, int] | None) -> list[Answer]:
         code = type(objective).convert if objective else steps[0] if steps else type(provider).get_dataset
         words = f"made by {objective}" if objective else "made by the task's preprocessors"
         found = [Answer("what are inputs and labels?", words, place(code))]
-    if "inputs" in provider.output_features:
+    if "inputs" in provider.output_features and not isinstance(objective, objectives.MaskedLM):  # which has no decoder
         shifted = "the labels, shifted right by one; it starts with id 0"
         found.append(Answer("what does the decoder read?", shifted, place(feature_converters.autoregressive_inputs)))
     return found

@@ -132,9 +132,10 @@ def command(run: Run) -> str:
 
 
 def is_flax_counterpart(run: Run) -> bool:
-    """Whether a run pre-trains with the settings of configs/parts/t5_flax.gin: no other recipe has that schedule."""
+    """Whether a run pre-trains as configs/parts/t5_flax.gin does: only RoBERTa's recipes have that schedule too."""
     is_scored = any(name.startswith("inference_eval/") for name, _ in run.series)
-    return run.setting("linear_decay_factor.total_steps") is not None and not is_scored
+    is_masked = "selected" in (run.setting("TASK_FEATURE_LENGTHS") or {})
+    return run.setting("linear_decay_factor.total_steps") is not None and not is_scored and not is_masked
 
 
 def with_flax(panels: Sequence[curves.Panel]) -> None:

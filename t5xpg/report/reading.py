@@ -130,7 +130,8 @@ def read(folder: str) -> Run:
     names = set(files.names_in(folder))
     run = Run(folder, series_of(numbers(folder, names)))
     if not run.series and "config.gin" not in names:
-        found = "there is no such folder" if not names else f"there are only {', '.join(sorted(names)[:5])}"
+        nothing = "it is empty" if files.is_folder(folder) else "there is no such folder"
+        found = f"there are only {', '.join(sorted(names)[:5])}" if names else nothing
         raise ValueError(f"{folder} holds no run: {found}. Give the MODEL_DIR of a run, or several.")
     run.predictions = sorted(predictions(folder, names), key=lambda each: (each.task, each.step, each.index))
     if "config.gin" in names:

@@ -89,10 +89,11 @@ RATE = "utils.create_learning_rate_scheduler.base_learning_rate"
         (["--per_device_train_batch_size=8"], "write BATCH_SIZE=8 (of all devices together)"),
         (["--save-steps", "50"], "write utils.SaveCheckpointConfig.period=50"),
         (["--weight_decay", "0.1"], "times the learning rate with weight_decay_rate_lr_exponent = 1"),
-        (["--mlm_probability=0.3"], "objective = @objectives.SpanCorruption(), as configs/byt5_tiny.gin"),
+        (["--mlm_probability=0.3"], "byt5_tiny.gin, and objectives.MaskedLM.noise_density=0.3 in RoBERTa's"),
+        (["--max_seq_length=64"], "'selected': 64}\"; `t5xpg check` says what does not go with it)"),
         (
             ["--model_name_or_path", "t5"],
-            "after `hf download t5 --local-dir FOLDER` and `t5xpg import hf FOLDER OUT`, which prints the command",
+            "and `t5xpg import hf FOLDER OUT`, which prints the command (T5 and mT5 alone)",
         ),
         (["--train_file=a.jsonl"], "write FILES=… (with {split} in it, for train and validation)"),
         (["--adam_beta1", "0.9"], "NAME=VALUE, and `t5xpg recipes show RECIPE.gin` lists it"),
@@ -127,7 +128,9 @@ def test_what_a_flag_is_answered_with_is_something_that_recipes_use(corpus, caps
     assert gin.get_configurable("create_learning_rate_scheduler")()(7) == 7.0
     assert not capsys.readouterr().err
     gin.clear_config()
-    recipes.read(["configs/roberta_base.gin", f"FILES={corpus}", "TOKENIZER_FILE=a", adamw])
+    masks = "objectives.MaskedLM.noise_density=0.3"
+    recipes.read(["configs/roberta_base.gin", f"FILES={corpus}", "TOKENIZER_FILE=a", adamw, masks])
+    assert gin.query_parameter("objectives.MaskedLM.noise_density") == 0.3
     assert gin.query_parameter("optimizers.adamw.weight_decay") == 7
     gin.clear_config()
 

@@ -50,6 +50,16 @@ def test_a_recipes_answers_point_at_code_on_the_terminal_and_on_the_page(corpus,
     assert "0.01 at most" in html and "Learning rate" in printed
 
 
+def test_an_encoder_alone_has_no_decoder_that_reads(corpus):
+    from t5xpg import tasks, vocabularies
+
+    vocabulary = vocabularies.byte_vocabulary(1)
+    for objective, expected in (("mlm", False), ("span_corruption", True)):
+        task = seqio.get_mixture_or_task(tasks.jsonl_task(f"read_by_{objective}", corpus, objective, vocabulary))
+        questions = [answer.question for answer in code.of_data(task, None)]
+        assert ("what does the decoder read?" in questions) == expected
+
+
 def test_batches_that_seqio_makes_are_said_to_be_with_the_reason(corpus):
     from t5xpg import tasks
 

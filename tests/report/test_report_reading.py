@@ -108,12 +108,15 @@ def test_what_is_being_written_is_left_out_and_what_is_broken_is_named(tmp_path)
         reading.read(str(tmp_path))
 
 
-@pytest.mark.parametrize("made", [False, True], ids=["no folder", "another folder"])
-def test_what_is_no_run_is_refused(made, tmp_path):
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [("", "there is no such folder"), ("other", "it is empty"), ("other/notes", "there are only notes")],
+)
+def test_what_is_no_run_is_refused(made, said, tmp_path):
     folder = tmp_path / "other"
     if made:
-        write_lines(folder / "notes.txt", "hello")
-    with pytest.raises(ValueError, match=r"holds no run: .*(no such folder|notes.txt).*Give the MODEL_DIR"):
+        (tmp_path / made).mkdir(parents=True)
+    with pytest.raises(ValueError, match=f"holds no run: .*{said}.*Give the MODEL_DIR"):
         reading.read(str(folder))
 
 
@@ -259,6 +262,11 @@ def test_only_a_pretraining_run_with_the_flax_recipe_is_put_beside_the_example(r
     with open(folder / "config.gin", "a", encoding="utf-8") as config:
         config.write("from t5xpg import schedules\nschedules.linear_decay_factor.total_steps = %TRAIN_STEPS\n")
     assert facts.is_flax_counterpart(reading.read(str(folder)))
+    masked = write_run(tmp_path / "masked")
+    with open(masked / "config.gin", "a", encoding="utf-8") as config:
+        config.write("from t5xpg import schedules\nschedules.linear_decay_factor.total_steps = %TRAIN_STEPS\n")
+        config.write("TASK_FEATURE_LENGTHS = {'inputs': 8, 'targets': 8, 'selected': 8}\n")
+    assert not facts.is_flax_counterpart(reading.read(str(masked)))
     write_lines(folder / "inference_eval" / "squad-metrics.jsonl", {"step": 1, "em": 1.0})
     assert not facts.is_flax_counterpart(reading.read(str(folder)))
 

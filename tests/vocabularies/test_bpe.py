@@ -131,6 +131,8 @@ def test_what_is_refused(tmp_path, file):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "empty.txt"]
     with pytest.raises(FileNotFoundError, match="no tokenizer there"):
         vocabularies.byte_level_bpe(str(tmp_path / "nothing.json"))
+    with pytest.raises(FileNotFoundError, match=f"is a folder; pass {file}"):
+        vocabularies.byte_level_bpe(str(Path(file).parent))
     with pytest.raises(ValueError, match="not a tokenizer.json"):
         vocabularies.byte_level_bpe(str(tmp_path / "a.txt"))
     roberta = json.loads(Path(file).read_text().replace('"id": 0', '"id": 1000'))  # as if pad were elsewhere
