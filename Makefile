@@ -1,6 +1,9 @@
 # make demo: from nothing to a trained model.    make test: every test.    make clean: removes the environment.
 PYTHON ?= python3
 VENV ?= .venv
+PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
+# As pip does, but on all cores. What is no Python of today, which some packages carry, is left as it is.
+COMPILE = $(VENV)/bin/python -m compileall -qq --workers 0 $(VENV)/lib || true
 
 .PHONY: demo test install clean
 
@@ -19,18 +22,20 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	@echo "Installing into $(VENV) (about 2 minutes and 3.5 GB) …"
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -c constraints.txt -e '.[dev]'
+	@$(COMPILE)
 	@touch $@
 
 # For one test, and large: apart, so that the demo does without.
 $(VENV)/.beam: $(VENV)/.installed tests/beam.txt
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/beam.txt
+	$(PIP) --no-deps -r tests/beam.txt
 	@touch $@
 
 # PyTorch, to compare with. On Linux the registry's build brings 3 GB of CUDA libraries; where pip is told of a CPU build
 # (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL), it takes that.
 $(VENV)/.hf: $(VENV)/.installed
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf]'
+	$(PIP) -c constraints.txt -e '.[hf]'
+	@$(COMPILE)
 	@touch $@
 
 # Looks at the pages of `t5xpg inspect` and `t5xpg report`. Debian's, where root may install it and there is none.
