@@ -33,10 +33,10 @@ _ITERATORS = 4  # that go on without restoring their place, at most
 _ID = 16  # bytes
 
 
-def examples_of(task: JsonlTask, cfg: Any, lengths: Lengths, seed: int, shard_info: seqio.ShardInfo, ahead: int) -> Way:
+def examples_of(task: JsonlTask, cfg: Any, lengths: Lengths, seed: int, shard_info: seqio.ShardInfo, tasks: int) -> Way:
     """Returns the way from a task's rows, or those in its cache, to its examples, shuffled if asked for.
 
-    `ahead`: see `stages.Portions`.
+    One of many `tasks` gives fewer at a time and makes none ahead: what waits for its turn is memory, and in the place.
     """
     vocabulary, split = task.output_features["targets"].vocabulary, cfg.split
     use_cached = cfg.use_cached and task.supports_caching
@@ -54,8 +54,9 @@ def examples_of(task: JsonlTask, cfg: Any, lengths: Lengths, seed: int, shard_in
         keep = task.keeps_rows(split, shard_info)
         tokenize = functools.partial(_encoded, objective=task.objective, vocabulary=vocabulary)
     wanted = examples.Wanted(task.objective, vocabulary, lengths, task.seed_after_cache(seed))
-    rows = Rows(reader, share, keep, sum(lengths.values()))
-    portions = stages.Portions(Way(rows, [tokenize, *examples.STEPS[type(task.objective)](wanted)]), _EXAMPLES, ahead)
+    rows = Rows(f"{task.name}, {split}", reader, share, keep, tasks * sum(lengths.values()))
+    way = Way(rows, [tokenize, *examples.STEPS[type(task.objective)](wanted)])
+    portions = stages.Portions(way, -(-_EXAMPLES // tasks), ahead=int(tasks == 1))
     return Way(portions, [stages.Shuffle(no_examples(lengths), task.shuffle_buffer_size, seed)] if cfg.shuffle else [])
 
 

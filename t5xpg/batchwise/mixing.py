@@ -10,11 +10,11 @@ import tensorflow as tf
 from t5xpg.batchwise.random_numbers import categorical, dataset_stream
 from t5xpg.batchwise.stages import Block, Stage, Way, joined, part, size
 
-_CHOICES = 1024  # looked at at a time
+_CHOICES = 4096  # looked at at a time
 
 
 class Mix(Stage):
-    """Takes examples from tasks as tf.data.Dataset.sample_from_datasets does; a call asks one task for a block at most.
+    """Takes examples from tasks as tf.data.Dataset.sample_from_datasets does; a call asks each for a block at most.
 
     Args:
       tasks: each gives blocks of examples of its task.
@@ -35,18 +35,11 @@ class Mix(Stage):
         words = self._words.words(2 * self._given, 2 * _CHOICES)
         chosen = categorical([words[::2], words[1::2]], 1, self._logits)[:, 0]
         numbers = [np.flatnonzero(chosen == task) for task in range(len(self._tasks))]  # of the examples of each
-        lacking = [self._lacking(*pair) for pair in enumerate(numbers)]
-        if min(lacking) < _CHOICES:
-            task = int(np.argmin(lacking))
-            come = joined(self._waiting[task], self._tasks[task]())
-            self._waiting = [*self._waiting[:task], come, *self._waiting[task + 1 :]]
-            lacking[task] = self._lacking(task, numbers[task])
-        return self._take(chosen[: min(lacking)])
-
-    def _lacking(self, task: int, numbers: np.ndarray) -> int:
-        """Returns the number of the first example of a task that has not come yet."""
-        come = size(self._waiting[task])
-        return int(numbers[come]) if come < len(numbers) else _CHOICES
+        waiting = zip(self._waiting, self._tasks, numbers, strict=True)
+        self._waiting = [joined(block, task()) if size(block) < len(own) else block for block, task, own in waiting]
+        come = zip(numbers, map(size, self._waiting), strict=True)
+        lacking = [int(own[count]) for own, count in come if count < len(own)]  # the first of each that has not come
+        return self._take(chosen[: min(lacking, default=_CHOICES)])
 
     def _take(self, chosen: np.ndarray) -> Block:
         counts = np.bincount(chosen, minlength=len(self._tasks)).tolist()

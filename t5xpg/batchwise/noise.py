@@ -61,7 +61,7 @@ def iid_mask(sizes: np.ndarray, density: float, seeds: Seeds) -> np.ndarray:
 
 
 def prefix_sizes(sizes: np.ndarray, seeds: Seeds) -> np.ndarray:
-    """Returns the tokens of each prefix, at least one but never the last; arguments as for `span_mask`."""
+    """Returns how many tokens begin an example, at least one of several but never all; arguments as for `span_mask`."""
     return integers(split_seeds(seeds, 1)[0], 1, np.minimum(sizes - 1, 1)[:, None], sizes[:, None])[:, 0]
 
 

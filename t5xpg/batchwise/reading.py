@@ -52,8 +52,7 @@ def batches(
             task.say_remarks(cfg.split, cfg.shuffle, shard_info)
 
     def make_examples() -> Way | Mix:
-        ahead = int(len(tasks) == 1)  # those of tasks that wait for their turn would fill the memory
-        found = [dataset.examples_of(task, cfg, lengths, seed, shard_info, ahead) for task in tasks]
+        found = [dataset.examples_of(task, cfg, lengths, seed, shard_info, len(tasks)) for task in tasks]
         if len(tasks) == 1:
             return found[0]
         return Mix(found, dataset.no_examples(lengths), [provider.get_rate(task) for task in tasks], seed)

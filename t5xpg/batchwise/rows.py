@@ -20,6 +20,7 @@ class Rows(Stage):
     """Blocks of rows, endlessly; a block may be empty. JsonlError where an epoch has no row.
 
     Args:
+      name: of the data, for errors.
       reader: of the pieces.
       share: (index, number of shares): the rows are dealt out in turn.
       keep: whether all epochs have the rows of the first, in its order, from memory.
@@ -28,8 +29,8 @@ class Rows(Stage):
 
     kept = ("_rows", "_characters", "_epoch", "_opened", "_open", "_turn", "_dealt", "_remembered")
 
-    def __init__(self, reader: Reader, share: tuple[int, int], keep: bool, longest: int = 1):
-        self._reader, self._share, self._keep = reader, share, keep
+    def __init__(self, name: str, reader: Reader, share: tuple[int, int], keep: bool, longest: int = 1):
+        self._name, self._reader, self._share, self._keep = name, reader, share, keep
         # In the place too: how much of a block is given, or which block comes next, says nothing without its size.
         self._rows, self._characters = min(_ROWS, -(-_TOKENS // longest)), _CHARACTERS
         self._memory: list[Texts] = []
@@ -76,7 +77,9 @@ class Rows(Stage):
             else:
                 block = self._share_of(block)
                 if self._dealt <= self._share[0]:
-                    raise JsonlError("this process's share has no row: train with fewer processes, or on more rows")
+                    raise JsonlError(
+                        f"{self._name}: this process's share has no row. Take fewer processes or more rows"
+                    )
                 self._begin(self._epoch + 1)
                 return block
         return self._share_of(block)

@@ -24,16 +24,18 @@ class Kept(Generic[Key, Value]):
 
     def put(self, key: Key, value: Value) -> None:
         with self._lock:
-            self._values.pop(key, None)
-            self._values[key] = value
-            if len(self._values) > self._most:
-                del self._values[next(iter(self._values))]
+            values = self._values
+            values.pop(key, None)
+            values[key] = value
+            if len(values) > self._most:
+                del values[next(iter(values))]
 
     def close(self) -> None:
-        """Lets go of all values, and of those that are yet put."""
-        with self._lock:
-            self._most = 0
-            self._values.clear()
+        """Lets go of all values, and of those that are yet put.
+
+        Without the lock: the garbage collector may call this in a thread that holds it.
+        """
+        self._most, self._values = 0, {}
 
     def take(self, key: Key) -> Value | None:
         with self._lock:

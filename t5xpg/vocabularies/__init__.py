@@ -74,11 +74,10 @@ def byte_level_bpe(path: str) -> bpe.ByteLevelBPEVocabulary:
     """
     path = stores.plain(path)
     if not files.is_file(path):
-        inside = f"{path}/tokenizer.json"
+        if files.is_file(inside := f"{path}/tokenizer.json"):
+            raise FileNotFoundError(f"{path} is a folder; pass {inside}")
         raise FileNotFoundError(
-            f"{path} is a folder; pass {inside}"
-            if files.is_file(inside)
-            else f"{path}: no tokenizer there. Pass the path of a tokenizer.json, made by "
+            f"{path}: no tokenizer there. Pass the path of a tokenizer.json, made by "
             "t5xpg tokenizer train --model_type byte_level_bpe"
         )
     try:

@@ -46,7 +46,7 @@ def test_rows_come_in_seqios_order(files, shuffle, shard, keep):
         reader = readers.JsonlReader(
             source, source.pieces("train", info if in_source else None), 5 if shuffle else None
         )
-        return rows.Rows(reader, (0, 1) if in_source else shard, keep)
+        return rows.Rows("few, train", reader, (0, 1) if in_source else shard, keep)
 
     found, ours = [], make()
     while len(found) < 4000 // shard[1]:
@@ -63,7 +63,7 @@ def test_rows_come_in_seqios_order(files, shuffle, shard, keep):
 def test_wide_examples_come_in_smaller_blocks(files):
     source = JsonlDataSource({"train": files}, text_key=COLUMNS)
     reader = readers.JsonlReader(source, source.pieces("train"), 5)
-    blocks = [rows.Rows(reader, (0, 1), False, longest) for longest in (512, rows._TOKENS // 4)]
+    blocks = [rows.Rows("few, train", reader, (0, 1), False, longest) for longest in (512, rows._TOKENS // 4)]
     assert [len(next(iter(block().values()))) >= 20 for block in blocks] == [True, False]
 
 
@@ -71,8 +71,8 @@ def test_wide_examples_come_in_smaller_blocks(files):
 def test_a_share_without_rows_is_an_error(files, keep):
     """SeqIO's dataset would end."""
     source = JsonlDataSource({"train": files}, text_key=COLUMNS)
-    none = rows.Rows(readers.JsonlReader(source, source.pieces("train"), 5), (2000, 2001), keep)
-    with pytest.raises(jsonl.JsonlError, match="this process's share has no row"):
+    none = rows.Rows("few, train", readers.JsonlReader(source, source.pieces("train"), 5), (2000, 2001), keep)
+    with pytest.raises(jsonl.JsonlError, match="few, train: this process's share has no row"):
         for _ in range(1000):
             none()
 
@@ -82,6 +82,6 @@ def test_few_rows_in_memory_come_by_many_epochs_at_a_time(tmp_path):
     path = tmp_path / "few.jsonl"
     path.write_text('{"text": "one"}\n{"text": "three"}\n')
     source = JsonlDataSource({"train": str(path)})
-    few = rows.Rows(readers.JsonlReader(source, source.pieces("train"), None), (0, 1), True)
+    few = rows.Rows("few, train", readers.JsonlReader(source, source.pieces("train"), None), (0, 1), True)
     with mock.patch.object(few, "_characters", 80):
         assert few() == few() == {"text": ["one", "three"] * 10}

@@ -70,3 +70,18 @@ def test_what_was_read_ahead_outlasts_what_iterators_left_behind(monkeypatch):
         rows = [reader(np.int64(index), np.int64(number), np.int64(0))[0].tolist() for number in range(4)]
         assert rows == [[f"{paths[index]} 0"], [f"{paths[index]} 1"], [f"{paths[index]} 2"], []]
     assert sorted(opened) == sorted(paths), "each from its start once"
+
+
+def test_what_lets_go_may_interrupt_what_puts():
+    """As the garbage collector does, in the same thread."""
+    kept = Kept(2)
+
+    class Closes:
+        def __hash__(self):
+            kept.close()
+            return 0
+
+    interrupting = Closes()
+    kept.put(interrupting, 1)
+    kept.put("a", 2)
+    assert kept.take("a") is None and kept.take(interrupting) is None
