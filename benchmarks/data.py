@@ -108,7 +108,9 @@ def array_rows(path: str, shuffle: bool = True) -> Iterator[list[str]]:
     from t5xpg.data.sources import JsonlDataSource
 
     source = JsonlDataSource({"train": path})
-    read = Rows(readers.JsonlReader(source, source.pieces("train"), SEED if shuffle else None), (0, 1), keep=False)
+    read = Rows(
+        "rows", readers.JsonlReader(source, source.pieces("train"), SEED if shuffle else None), (0, 1), keep=False
+    )
     while True:
         texts = read()["text"]
         yield from (texts[start : start + ROWS_A_BATCH] for start in range(0, len(texts), ROWS_A_BATCH))
