@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import itertools
+import operator
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -12,6 +14,8 @@ from t5xpg.report.reading import Prediction
 LONGEST = 2000  # characters of a text that are compared and shown
 AROUND = 90  # characters that are shown before and after a blank of a long text
 SENTINEL = re.compile(r"<extra_id_(\d+)>|⟨(\d+)⟩")
+MASK = "<mask>"
+NO_WORD = "\0"  # stands for a mask where words are compared
 # Words and single signs, each with the space before it; writing without spaces goes sign by sign.
 WORD = re.compile(
     r"\s*(?:[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]|[^\W\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]+|[^\w\s])"
@@ -56,16 +60,21 @@ def examples(predictions: Sequence[Sequence[Prediction]]) -> Iterator[Example]:
         for each in found:
             by_example.setdefault((each.index, each.inputs, each.targets), []).append((run, each))
     for (_, inputs, targets), given in sorted(by_example.items(), key=lambda item: item[0][0]):
-        is_masked = bool(SENTINEL.search(inputs) and SENTINEL.search(targets))
-        show = filled if is_masked else written
+        has_blanks = bool(SENTINEL.search(inputs) and SENTINEL.search(targets))
+        show = filled if has_blanks else unmasked if MASK in inputs and MASK not in targets else written
         truth, _, _ = show(inputs, targets, targets)
         answers = [Answer(run, each.step, *show(inputs, targets, each.prediction)) for run, each in given]
-        yield Example("" if is_masked else clipped(inputs), truth, answers)
+        yield Example("" if has_blanks else clipped(inputs), truth, answers)
 
 
 def written(inputs: str, targets: str, prediction: str) -> tuple[list[Piece], int, int]:  # noqa: ARG001, as filled
     """Returns what was written, how many of its words are the target's, and how many words the target has."""
     return compared(clipped(targets), clipped(prediction))
+
+
+def unmasked(inputs: str, targets: str, prediction: str) -> tuple[list[Piece], int, int]:
+    """As `written`, of text whose masks were replaced in place: words that stand in the inputs too are not counted."""
+    return compared(clipped(targets), clipped(prediction), clipped(inputs.replace(MASK, NO_WORD)))
 
 
 def filled(inputs: str, targets: str, prediction: str) -> tuple[list[Piece], int, int]:
@@ -95,22 +104,31 @@ def spans(text: str) -> dict[int, str]:
     return found
 
 
-def compared(truth: str, answer: str) -> tuple[list[Piece], int, int]:
-    """Returns the answer in pieces, each right or wrong, how many of its words are right, and how many there are."""
+def compared(truth: str, answer: str, read: str = "") -> tuple[list[Piece], int, int]:
+    """Returns the answer in pieces, how many of its words are right, and how many there are.
+
+    Words of the truth that stand in what was `read`, in its order, are given, and not counted.
+    """
+    wanted, found = WORD.findall(truth), WORD.findall(answer)
+    given = {at for _, start, size in alike(WORD.findall(read), wanted) for at in range(start, start + size)}
+    counted = len(wanted) - len(given)
     if not answer.strip():
         is_right = bool(answer) and answer == truth
-        return [Piece("␣" if answer else "∅", "right" if is_right else "nothing")], 0, len(WORD.findall(truth))
-    wanted, found = WORD.findall(truth), WORD.findall(answer)
-    bare = [word.strip() for word in wanted], [word.strip() for word in found]
-    matcher = difflib.SequenceMatcher(None, *bare, autojunk=False)
-    pieces, right = [], 0
-    for operation, _, _, start, stop in matcher.get_opcodes():
-        if start < stop:
-            kind = "right" if operation == "equal" else "wrong"
-            right += (stop - start) * (kind == "right")
-            pieces.append(Piece("".join(found[start:stop]), kind))
+        return [Piece("␣" if answer else "∅", "right" if is_right else "nothing")], 0, counted
+    kinds = [("wrong", 0)] * len(found)  # and the number of the run
+    for number, (first, start, size) in enumerate(alike(wanted, found)):
+        kinds[start : start + size] = [("given" if first + at in given else "right", number) for at in range(size)]
+    runs = itertools.groupby(zip(found, kinds, strict=True), operator.itemgetter(1))
+    pieces = [Piece("".join(word for word, _ in run), kind) for (kind, _), run in runs]
+    right = sum(kind == "right" for kind, _ in kinds)
     space = answer[len(answer.rstrip()) :]
-    return [*pieces, Piece(space, "given")] if space else pieces, right, len(wanted)
+    return [*pieces, Piece(space, "given")] if space else pieces, right, counted
+
+
+def alike(first: list[str], second: list[str]) -> list[difflib.Match]:
+    """Returns the runs of equal words, (where in the first, where in the second, how many); the last has none."""
+    bare = [word.strip() for word in first], [word.strip() for word in second]
+    return difflib.SequenceMatcher(None, *bare, autojunk=False).get_matching_blocks()
 
 
 def around(text: str, first: bool, last: bool, size: int) -> str:

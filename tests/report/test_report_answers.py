@@ -26,6 +26,45 @@ def test_words_are_right_where_they_are_the_targets_in_its_order(truth, answer, 
     assert answers.compared(truth, answer) == ([Piece(*piece) for piece in pieces], right, words)
 
 
+@pytest.mark.parametrize(
+    ("prediction", "pieces", "right"),
+    [
+        (
+            "The old lighthouse is far, far away.",
+            [
+                ("The", "given"),
+                (" old lighthouse", "right"),
+                (" is", "given"),
+                (" far", "right"),
+                (", far away.", "given"),
+            ],
+            3,
+        ),
+        (
+            "The grey lighthouse is not, far away.",
+            [
+                ("The", "given"),
+                (" grey", "wrong"),
+                (" lighthouse", "right"),
+                (" is", "given"),
+                (" not", "wrong"),
+                (", far away.", "given"),
+            ],
+            1,
+        ),
+        ("", [("∅", "nothing")], 0),
+    ],
+)
+def test_of_text_with_masks_only_the_words_that_were_not_read_count(prediction, pieces, right):
+    inputs, targets = "The<mask> light<mask> is wide, far away.", "The old lighthouse is far, far away."
+    made = Prediction(1, "task", 0, inputs, targets, prediction)
+    (example,) = answers.examples([[made]])
+    (answer,) = example.answers
+    assert (answer.pieces, answer.right, answer.words) == ([Piece(*piece) for piece in pieces], right, 3)
+    assert [piece.text for piece in example.truth if piece.kind == "right"] == [" old lighthouse", " far"]
+    assert example.question == inputs
+
+
 @pytest.mark.parametrize("form", ["<extra_id_{}>", "⟨{}⟩"], ids=["T5's sentinels", "inspect's sentinels"])
 def test_blanks_are_filled_with_what_follows_their_sentinels(form):
     inputs, targets = (text.replace("<extra_id_", "\0").replace(">", "\1") for text in (INPUTS, TARGETS))
