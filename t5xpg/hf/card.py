@@ -37,7 +37,8 @@ def write(folder: Path, name: str, step: int, model_dir: str, logits: float, lar
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     masked = config["model_type"] == "roberta"
-    rows = [*teacher_forced(model_dir, step), *generated(model_dir, step)]
+    forced = teacher_forced(model_dir, step)
+    rows = [*forced, *generated(model_dir, step)]
     table = ["| task | metric | step | value |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
     (folder / "README.md").write_text(
         f"""---
@@ -55,7 +56,7 @@ tags:
 ## Evaluation
 
 {chr(10).join(table) if rows else "The run has no evaluation up to this step."}
-
+{measured_in_training(forced)}
 ## Use
 
 ```python
@@ -104,6 +105,13 @@ def teacher_forced(model_dir: str, step: int) -> list[tuple[str, str, str, str]]
                 value = float(make_ndarray(known[-1].tensor_proto))
                 rows.append((task, tag, f"{known[-1].step:,}", f"{value:.4f}"))
     return rows
+
+
+def measured_in_training(rows: list[tuple[str, str, str, str]]) -> str:
+    """Returns a paragraph on what `teacher_forced` found, or nothing where that is nothing."""
+    names = ", ".join(dict.fromkeys(metric for _, metric, _, _ in rows))
+    split = "of the first batches of a task's split, as many as the run's `train.eval_steps`, measured as it trained."
+    return f"\n{names}: {split}\n" if rows else ""
 
 
 def generated(model_dir: str, step: int) -> list[tuple[str, str, str, str]]:

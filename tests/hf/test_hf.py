@@ -217,6 +217,7 @@ def test_the_model_card_has_the_runs_numbers(runs):
     card = Path(runs("byt5").exported, "README.md").read_text()
     assert f"for {STEP} steps" in card
     assert f"| my_task | nats_per_token | {STEP} | 2.2500 |" in card
+    assert "|\n\nnats_per_token: of the first batches of a task's split" in card
     assert f"| pairs | em | {STEP} | 37.5000 |" in card
     code = card.split("```python\n")[1].split("```")[0]
     exec(code.replace('"model"', repr(runs("byt5").exported)), {})
