@@ -5,9 +5,6 @@ PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no
 # As pip does, but on all cores. What is no Python of today, which some packages carry, is left as it is.
 COMPILE = $(VENV)/bin/python -m compileall -qq --workers 0 $(VENV)/lib || true
 
-# Where Python is told to keep nothing that it compiled, each of the tests' processes would compile this package anew.
-unexport PYTHONDONTWRITEBYTECODE
-
 .PHONY: demo test install clean
 
 demo: $(VENV)/.installed
