@@ -24,7 +24,7 @@ from t5xpg.cli import scores
 
 pytestmark = pytest.mark.usefixtures("nothing_here")
 
-LEFT_BY_LIBRARIES = ("__autograph", "torchinductor", "pymp-")  # TensorFlow, PyTorch, multiprocessing
+LEFT_BY_LIBRARIES = ("__autograph", "__pycache__", "torchinductor", "pymp-")  # TensorFlow, PyTorch, multiprocessing
 LENGTHS = "{'inputs': 64, 'targets': 16}"
 
 
