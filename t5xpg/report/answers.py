@@ -6,7 +6,7 @@ import difflib
 import itertools
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from t5xpg.report.reading import Prediction
@@ -60,11 +60,19 @@ def examples(predictions: Sequence[Sequence[Prediction]]) -> Iterator[Example]:
         for each in found:
             by_example.setdefault((each.index, each.inputs, each.targets), []).append((run, each))
     for (_, inputs, targets), given in sorted(by_example.items(), key=lambda item: item[0][0]):
-        has_blanks = bool(SENTINEL.search(inputs) and SENTINEL.search(targets))
-        show = filled if has_blanks else unmasked if MASK in inputs and MASK not in targets else written
+        show = way_to_show(inputs, targets)
         truth, _, _ = show(inputs, targets, targets)
         answers = [Answer(run, each.step, *show(inputs, targets, each.prediction)) for run, each in given]
-        yield Example("" if has_blanks else clipped(inputs), truth, answers)
+        yield Example("" if show is filled else clipped(inputs), truth, answers)
+
+
+def way_to_show(inputs: str, targets: str) -> Callable[[str, str, str], tuple[list[Piece], int, int]]:
+    """Returns which function below shows predictions of such an example: of blanks, of masked words, of any text."""
+    if SENTINEL.search(inputs) and SENTINEL.search(targets):
+        return filled
+    if MASK in inputs and MASK not in targets:
+        return unmasked
+    return written
 
 
 def written(inputs: str, targets: str, prediction: str) -> tuple[list[Piece], int, int]:  # noqa: ARG001, as filled
